@@ -107,6 +107,33 @@ fn what_turns_out_to_do_less_than_vcpu_bals_number_gives_way_to_it() {
     assert_eq!(toy.online(0), 2, "who looks for longer is not taken in");
 }
 
+/// What is less than all did when all had VCPU-Bal's numbers is left by each at once, and not searched one by one.
+#[test]
+fn what_all_lost_since_they_raced_together_gives_way_to_vcpu_bals_numbers() {
+    thread_local!(static LATER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    fn rate(n: u32) -> f64 {
+        match n {
+            8 if LATER.get() => 500.0,
+            8 => 1000.0,
+            2 => 800.0,
+            _ => 100.0,
+        }
+    }
+    let end = |vms: &[&str]| {
+        LATER.set(false);
+        let vms: Vec<_> = vms.iter().map(|name| vm(name, 8, Some(rate), |_| 2.0)).collect();
+        let mut toy = Toy::new(2 * u32::try_from(vms.len()).unwrap(), vms);
+        let mut controller = with(Sizer::Corefit);
+        toy.rule(&mut controller, 30);
+        let before = toy.online(0);
+        LATER.set(true);
+        (before, toy.rule(&mut controller, 8), toy.online(0))
+    };
+    assert_eq!(end(&["a", "b"]), (8, 2, 2), "a change of each");
+    let (before, changes, _) = end(&["a"]);
+    assert!(before == 8 && changes > 2, "who raced alone searches: {changes}");
+}
+
 #[test]
 fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });

@@ -31,9 +31,18 @@ pub(super) struct Found {
     /// with VCPU-Bal's count.
     pub(super) enough: Option<f64>,
     /// What it did with VCPU-Bal's number, where another was better.
-    pub(super) instead: Option<Stat>,
+    pub(super) instead: Option<Instead>,
     /// All vCPUs did less, but may do more some day.
     pub(super) left_all: bool,
+}
+
+/// What a VM did with VCPU-Bal's number in a race.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Instead {
+    pub(super) did: Stat,
+    /// That number, and that of VMs which all had theirs.
+    pub(super) bal: u32,
+    pub(super) vms: usize,
 }
 
 impl Found {
@@ -94,10 +103,29 @@ impl Found {
     /// Whether it has done less by now than with VCPU-Bal's number: a race is short, and what varies may have seemed better by chance, as LU with
     /// eight vCPUs on two pCPUs, which is in step for seconds and then not. Both are known by counting.
     pub(super) fn is_beaten(&self) -> bool {
-        let Some((bal, value)) = self.instead.zip(self.seen.value()) else { return false };
-        let best = bal.value().unwrap_or(0.0);
-        let error = self.error(self.seen.seconds).hypot(best / bal.units.max(1.0).sqrt());
-        self.seen.seconds >= LATELY && value + error < BEATEN * best
+        self.seen.seconds >= LATELY && self.does_less(&self.seen)
+    }
+
+    /// Whether this is clearly less than that.
+    fn does_less(&self, now: &Stat) -> bool {
+        let Some((Instead { did, .. }, value)) = self.instead.zip(now.value()) else { return false };
+        let best = did.value().unwrap_or(0.0);
+        let error = self.error(now.seconds).hypot(best / did.units.max(1.0).sqrt());
+        value + error < BEATEN * best
+    }
+
+    /// Whether this, which is otherwise than before, is less than what it did when more VMs than itself had VCPU-Bal's numbers.
+    pub(super) fn is_lost(&self, now: &Stat) -> bool {
+        self.instead.is_some_and(|instead| instead.vms > 1) && self.does_less(now)
+    }
+
+    /// What is known of VCPU-Bal's number of a race of more VMs, if a race of fewer knows less.
+    pub(super) fn of_more(&self, new: Option<Instead>) -> Option<Instead> {
+        let worth = |instead: Instead| instead.did.value().unwrap_or(0.0);
+        let more = |(old, new): (Instead, Instead)| {
+            old.vms > new.vms && old.bal == new.bal && worth(old) > worth(new)
+        };
+        if self.instead.zip(new).is_some_and(more) { self.instead } else { new }
     }
 
     /// It did this, which is nothing else: that is how it varies.
@@ -106,5 +134,32 @@ impl Found {
         if self.seen.seconds > VARIES {
             self.seen.fade();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cpus;
+
+    #[test]
+    fn what_all_did_together_with_vcpu_bals_numbers_is_not_forgotten_for_what_fewer_do() {
+        let instead = |units, bal, vms| {
+            let did = Stat { seconds: 10.0, units, used: 10.0, part: 10.0, ..Stat::default() };
+            Some(Instead { did, bal, vms })
+        };
+        let mark = Mark { value: 100.0, used: 1.0 };
+        let found = Found::new(8, Why::Share { share: Cpus(2.0) }, 2, mark);
+        let found = Found { instead: instead(900.0, 2, 4), ..found };
+        for (new, vms) in [
+            (instead(500.0, 2, 1), Some(4)),
+            (instead(950.0, 2, 1), Some(1)),
+            (instead(500.0, 3, 1), Some(1)),
+            (instead(500.0, 2, 4), Some(4)),
+            (None, None),
+        ] {
+            assert_eq!(found.of_more(new).map(|instead| instead.vms), vms);
+        }
+        assert_eq!(found.of_more(instead(500.0, 2, 4)).unwrap().did.units, 500.0, "as many: the latest");
     }
 }

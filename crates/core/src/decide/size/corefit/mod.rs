@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use self::budget::Budget;
 use self::counts::{bal, bal_why, candidates};
-use self::found::Found;
+use self::found::{Found, Instead};
 use self::memory::{Mark, Memory, alike};
 use self::race::{Entrant, Race};
 pub(crate) use self::races::Races;
@@ -257,6 +257,14 @@ impl Corefit {
                 return;
             }
         }
+        if stays
+            && let Some((found, (_, did))) = self.found.as_mut().zip(self.otherwise)
+            && found.is_lost(&did)
+        {
+            (found.seen, self.otherwise) = (did, None);
+            self.give_way(subject);
+            return;
+        }
         self.begin(subject, available, Some(mark), entitled, races);
         // As long as it may not be searched what was found has to be better than VCPU-Bal's number all the same.
         if let (Some(found), Some((_, did))) = (&mut self.found, &mut self.otherwise)
@@ -374,7 +382,7 @@ impl Corefit {
     /// What was found did less than VCPU-Bal's number by now, which takes its place until it is looked again.
     fn give_way(&mut self, subject: &Subject<'_>) {
         let Some((found, bal)) = self.found.as_mut().zip(subject.vcpu_bal()) else { return };
-        let Some(seen) = found.instead.take() else { return };
+        let Some(Instead { did: seen, .. }) = found.instead.take() else { return };
         let (value, used) = (seen.value().unwrap_or(0.0), seen.used().unwrap_or(0.0));
         let less = 1.0 - found.seen.value().unwrap_or(0.0) / value.max(1e-9);
         self.budget.lose(less.max(0.0) * found.seen.seconds);
@@ -441,7 +449,8 @@ impl Corefit {
         self.memory.learn(available, marks, count);
         let mark = marked(&stat).unwrap_or(mark(subject, 0.0, used));
         // In a race of a phase that is known its best number is in the place of VCPU-Bal's.
-        let (bal, capped) = (count == bal(subject, available), is_capped(subject));
+        let (number, capped) = (bal(subject, available), is_capped(subject));
+        let bal = count == number;
         let left_all = capped && race.left_all();
         let of_bal = race.of_bal(id);
         let enough = of_bal.and_then(|of_bal| Some(of_bal.value()? * ENOUGH));
@@ -453,7 +462,8 @@ impl Corefit {
             None => (race.left_others || capped).then_some(SOON),
         };
         let seen = race.proof(id);
-        let instead = of_bal.filter(|_| !bal);
+        let instead = of_bal.filter(|_| !bal).map(|did| Instead { did, bal: number, vms: race.vms() });
+        let instead = self.found.as_ref().map_or(instead, |found| found.of_more(instead));
         let found = Found { bal, seen, enough, instead, left_all, ..Found::new(count, why, available, mark) };
         self.settle(subject, found, again);
         Choice { next: Some(self.probe), ..self.stay(subject) }
