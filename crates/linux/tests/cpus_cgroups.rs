@@ -19,22 +19,22 @@ use corefit_linux::{Root, read};
 const LOOKS: usize = 6;
 
 /// Watches a process for a second: a measurement, no wait for something to happen.
-fn watch(busy: &Ended) -> Report {
+fn second(busy: &Ended) -> Report {
     let root = Root::live();
     let earlier = read(&root, busy.0.id()).unwrap();
     std::thread::sleep(Duration::from_secs(1));
     estimate(&earlier, &read(&root, busy.0.id()).unwrap())
 }
 
-/// In a second in which no hypervisor took time, if there is one: who competes beyond it cannot be seen.
-fn watch_alone(busy: &Ended) -> Report {
+/// In a second in which no hypervisor took time, if there is one: that is a limit, too, and who competes beyond it cannot be seen.
+fn watch(busy: &Ended) -> Report {
     let stolen = |report: &Report| report.unread.iter().any(|unread| unread.why.contains("stolen"));
-    let mut report = watch(busy);
+    let mut report = second(busy);
     for _ in 1..LOOKS {
         if !stolen(&report) {
             break;
         }
-        report = watch(busy);
+        report = second(busy);
     }
     report
 }
@@ -99,7 +99,7 @@ fn weights_against_a_busy_sibling_divide_as_the_kernel_does() {
     for (weight, expected) in [(1, 0.5), (3, 0.25)] {
         theirs.weight(weight);
         let look = |_| {
-            let report = watch_alone(&busy);
+            let report = watch(&busy);
             let entitled = report.entitled.expect("everybody can be seen").0;
             assert!((entitled - expected).abs() < 1e-3, "{report:#?}");
             let other = report.contenders.iter().find(|c| Path::new(&c.path) == theirs.dir);
@@ -121,7 +121,7 @@ fn a_sibling_that_rests_does_not_count() {
     above.quota(80_000);
     let sleeper = Command::new("sleep").arg("60").spawn().map(Ended).unwrap();
     theirs.set("cgroup.procs", &sleeper.0.id().to_string());
-    let report = watch_alone(&loops(&mine));
+    let report = watch(&loops(&mine));
     assert!(!report.contenders.iter().any(|c| Path::new(&c.path) == theirs.dir), "{report:#?}");
     assert_eq!(report.entitled.map(|c| c.0), Some(0.8), "{report:#?}");
 }

@@ -124,8 +124,8 @@ impl Controller {
         }
     }
 
-    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time, or did not answer: they keep it. With each
-    /// the pCPUs that it may use, and those that any of them may: there are no others for them.
+    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time, or did not answer: they keep
+    /// it. With each the pCPUs that it may use, and those that any of them may: there are no others for them.
     pub(super) fn requests(
         &self,
         asked: &[Asked],
