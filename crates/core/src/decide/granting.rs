@@ -141,8 +141,7 @@ impl Controller {
     }
 
     /// pCPUs that are not to be granted, as running VMs use them that ask for none, and those that do not ask at all, up to what they are
-    /// entitled to; where weights
-    /// divide as granted too, only whole ones of the latter.
+    /// entitled to; where weights divide as granted too, only whole ones of the latter.
     fn others(
         &self,
         asked: &[Asked],

@@ -8,11 +8,6 @@ use corefit_core::{Quota, Throttled};
 use super::command::Parameter;
 use crate::host::VmGroup;
 
-/// Whether it is the inner one, by the quotas of both.
-pub(super) fn is_inside(outer: Option<u64>, inner: Option<u64>) -> bool {
-    outer.is_none() && inner.is_some()
-}
-
 /// Puts the limit of a VM into its state, which has that of its definition; `inner`: what libvirt made in the group, and the limit of
 /// that, if it is known; `throttled`: how often its limit stopped a group. Says that it stays where it is not libvirt's.
 pub(super) fn fill(
@@ -27,7 +22,7 @@ pub(super) fn fill(
         vm.fixed.push(Fixed { lever: LeverKind::Quota, reason });
     }
     match inner {
-        Some((path, Some(inner))) if is_inside(outer.quota_us, inner.quota_us) => {
+        Some((path, Some(inner))) if outer.quota_us.is_none() && inner.quota_us.is_some() => {
             (vm.quota, vm.throttled) = (Some(inner.clone()), throttled(path));
         }
         // That the outer one has none says nothing of the inner one.

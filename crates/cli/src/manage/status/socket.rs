@@ -133,6 +133,7 @@ mod tests {
         let error = serve(&state, &Board::default(), true).err().unwrap().to_string();
         assert!(error.contains("a shorter directory: --state"), "{error}");
     }
+
     #[test]
     fn a_directory_that_was_made_for_the_socket_alone_goes_with_it() {
         let dir = tempfile::tempdir().unwrap();

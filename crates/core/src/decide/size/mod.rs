@@ -54,7 +54,8 @@ pub(super) struct Subject<'a> {
     pub wants: Option<f64>,
     /// pCPUs that arbitration gives it; `None` if nobody arbitrates.
     pub granted: Option<u32>,
-    /// The longest period of a quota on it, or what its count of work takes to come: shorter looks see only a part of it.
+    /// The longest of a quota's period on it, what its count of work takes to come, and a quarter of the time in which each of its vCPUs
+    /// has had a slice: shorter looks see only a part of it.
     pub period: Duration,
     /// Whether it may begin to try other counts: not too many VMs at a time.
     pub may_search: bool,
