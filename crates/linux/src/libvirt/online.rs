@@ -7,6 +7,7 @@
 //! as the domain's metadata say: what somebody else plugs out stands. And none is plugged out but those that were plugged in here,
 //! while it could not.
 
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use corefit_core::machine::{MachineError, VmId};
@@ -15,7 +16,6 @@ use corefit_core::{CpuId, CpuSet};
 use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::{Domain, Failure, Kind};
 use super::definition::{Definition, PLUGGED, UNPLUGGED, VcpuDefinition};
-use super::guest;
 use super::hand::{Hand, Until, Whom, ask, connected, define, plain, stays};
 
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
@@ -73,28 +73,39 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     if want.is_empty() {
         return Err(MachineError::Malformed("one vCPU stays online at least".into()));
     }
+    let (tell, told) = mpsc::channel();
+    let opens = hand.may_open(vm).is_ok().then_some(tell);
+    let done = change(hand, vm, want, opens);
+    told.try_iter().for_each(|opened| hand.opened(vm, &opened));
+    done
+}
+
+/// The same; `opens` as in [`set_by_agent`].
+fn change(
+    hand: &mut Hand,
+    vm: &VmId,
+    want: CpuSet,
+    opens: Option<Sender<Opened>>,
+) -> Result<(), MachineError> {
     hand.changes(vm);
-    let (all, before) = (want.clone(), hand.online(vm).cloned());
-    let opens = hand.may_open(vm).is_ok();
+    let (all, before, may_open) = (want.clone(), hand.online(vm).cloned(), opens.clone());
     let result = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by, definition) = look(domain, until)?;
         still(before.as_ref(), &online)?;
         if by != By::Agent {
-            return Ok((by, false, Done::default()));
+            return Ok((by, false));
         }
         lacking(&all, &definition)?;
         let plugs = to_plug(by, &all, &definition) != plugged(&definition.vcpus);
-        let done = match plugs {
-            true => Done::default(),
-            false => set_by_agent(&mut connected(domain, until), &online, &all, opens),
-        };
-        Ok((by, plugs, done))
+        if !plugs {
+            set_by_agent(&mut connected(domain, until), &online, &all, may_open.as_ref())?;
+        }
+        Ok((by, plugs))
     });
     if matches!(result, Err(MachineError::Untried(_))) {
         hand.forget(vm);
     }
-    let (by, plugs, done) = result?;
-    done.told(hand, vm)?;
+    let (by, plugs) = result?;
     hand.goes(vm, by)?;
     let mut late = Ok(());
     if by != By::Agent || plugs {
@@ -138,9 +149,8 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     if by == By::Agent && plugs {
         let done = hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
-            Ok(set_by_agent(&mut ask(domain, until)?, &online, &want, opens))
+            set_by_agent(&mut ask(domain, until)?, &online, &want, opens.as_ref())
         });
-        let done = done.and_then(|done| done.told(hand, vm));
         return late.and(done);
     }
     Ok(())
@@ -266,44 +276,29 @@ fn there(online: CpuSet) -> Result<CpuSet, MachineError> {
     Ok(online)
 }
 
-/// What came of having a guest use other vCPUs.
-struct Done {
-    /// Whether its kernel chooses among its CPUs by itself, if it was asked to open the file that says so.
-    chooses: Option<Result<bool, MachineError>>,
-    set: Result<(), MachineError>,
-}
+/// Whether a guest's kernel chooses among its CPUs by itself, if it opened the file that says so.
+type Opened = Result<bool, MachineError>;
 
-impl Default for Done {
-    /// It was not asked to.
-    fn default() -> Done {
-        Done { chooses: None, set: Ok(()) }
-    }
-}
-
-impl Done {
-    /// Tells who keeps which guests open files; hands back what came of the vCPUs.
-    fn told(self, hand: &mut Hand, vm: &VmId) -> Result<(), MachineError> {
-        self.chooses.iter().for_each(|opened| hand.opened(vm, opened));
-        self.set
-    }
-}
-
-/// Has a guest that uses some vCPUs use others; `opens`: whether it may be asked to open a file. One that does not open it in time is
-/// asked for no more now.
-fn set_by_agent(ask: &mut Ask<'_>, online: &CpuSet, want: &CpuSet, opens: bool) -> Done {
-    let chooses = (opens && want.len() < online.len()).then(|| {
-        let preferred = agent::read_file(ask, PREFERRED)?;
-        Ok(preferred.and_then(|text| text.trim().parse().ok()).is_some_and(|set: CpuSet| set != *online))
-    });
-    let set = match &chooses {
-        Some(Ok(true)) => {
+/// Has a guest that uses some vCPUs use others; `opens`: who hears what came of opening a file, if it may be asked to open one. He hears it
+/// at once: who does not open it in time may do nothing else in time either, and has it open for good all the same.
+fn set_by_agent(
+    ask: &mut Ask<'_>,
+    online: &CpuSet,
+    want: &CpuSet,
+    opens: Option<&Sender<Opened>>,
+) -> Result<(), MachineError> {
+    if let Some(tell) = opens.filter(|_| want.len() < online.len()) {
+        let chooses = agent::read_file(ask, PREFERRED).map(|preferred| {
+            preferred.and_then(|text| text.trim().parse().ok()).is_some_and(|set: CpuSet| set != *online)
+        });
+        let stays = chooses == Ok(true);
+        let _ = tell.send(chooses);
+        if stays {
             let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED})");
-            Err(MachineError::Unsupported(text))
+            return Err(MachineError::Unsupported(text));
         }
-        Some(Err(MachineError::Gone(why))) if guest::is_late(why) => Err(MachineError::Gone(why.clone())),
-        _ => agent::set_vcpus(ask, want).map(drop),
-    };
-    Done { chooses, set }
+    }
+    agent::set_vcpus(ask, want).map(drop)
 }
 
 /// Plugs vCPUs in and out, those that were not there at the domain's start; the last that came goes first.
@@ -345,17 +340,15 @@ mod tests {
         /// Not so on Windows.
         offlines: bool,
         preferred: Option<&'static str>,
-        asked: Vec<String>,
     }
 
     /// One that can take these offline.
     fn guest(online: &str, preferred: Option<&'static str>) -> Guest {
-        Guest { online: set(online), offlines: true, preferred, asked: Vec::new() }
+        Guest { online: set(online), offlines: true, preferred }
     }
 
     impl Guest {
         fn answer(&mut self, command: &str) -> Result<String, MachineError> {
-            self.asked.push(command.into());
             let command: Value = serde_json::from_str(command).unwrap();
             let arguments = &command["arguments"];
             let answer = match command["execute"].as_str().unwrap() {
@@ -393,8 +386,8 @@ mod tests {
         fn sized(&mut self, want: &str) -> (CpuSet, Result<(), MachineError>) {
             let mut ask = |command: &str| self.answer(command);
             let online = by_agent(&agent::vcpus(&mut ask).unwrap(), &CpuSet::first(4)).unwrap();
-            let done = set_by_agent(&mut ask, &online, &set(want), true);
-            (online, done.set)
+            let done = set_by_agent(&mut ask, &online, &set(want), Some(&mpsc::channel().0));
+            (online, done)
         }
     }
 
@@ -424,21 +417,27 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_does_not_open_the_file_in_time_is_not_asked_on_and_then_made_smaller_without() {
+    fn a_guest_that_does_not_open_the_file_in_time_is_made_smaller_all_the_same_and_is_known_to_be_late() {
         let (mut hand, vm) = (Hand::new("test:///default"), VmId("a#1".into()));
-        let mut guest = guest("0-3", Some("0\n"));
-        let mut late = |command: &str| match command.contains("guest-file-open") {
-            true => {
-                Err(MachineError::Gone("Guest agent didn't respond to command within '2' seconds".into()))
-            }
-            false => guest.answer(command),
-        };
-        let mut sized = |opens| set_by_agent(&mut late, &set("0-3"), &set("0-1"), opens).told(&mut hand, &vm);
-        assert!(matches!(sized(true), Err(MachineError::Gone(_))));
-        assert_eq!(sized(false), Ok(()));
-        assert_eq!(guest.online, set("0-1"));
-        assert_eq!(guest.asked.iter().filter(|command| command.contains("guest-get-vcpus")).count(), 2);
-        assert!(hand.may_open(&vm).is_err(), "it may have it open for good");
+        for hangs in [false, true] {
+            let (mut guest, mut is_late) = (guest("0-3", Some("0\n")), false);
+            let mut late = |command: &str| {
+                is_late |= command.contains("guest-file-open");
+                match command.contains("guest-file-open") || hangs && is_late {
+                    true => Err(MachineError::Gone(
+                        "Guest agent didn't respond to command within '2' seconds".into(),
+                    )),
+                    false => guest.answer(command),
+                }
+            };
+            let (tell, told) = mpsc::channel();
+            let done = set_by_agent(&mut late, &set("0-3"), &set("0-1"), Some(&tell));
+            assert_eq!((done.is_err(), guest.online), (hangs, set(if hangs { "0-3" } else { "0-1" })));
+            hand.ask_again();
+            assert_eq!(hand.may_open(&vm), Ok(()));
+            told.try_iter().for_each(|opened| hand.opened(&vm, &opened));
+            assert!(hand.may_open(&vm).is_err(), "it may have it open for good");
+        }
     }
 
     #[test]
