@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::guest::{parsed, refuses};
 use super::hand::Until;
 
-/// After so long no list of vCPUs is sent again for those that the last one left: whoever waits does so for 4 s at the most, and others
-/// wait behind him. (A guest whose instructions are emulated takes 2 ms for a command, measured here.)
+/// After so long no list of vCPUs is sent after one that brought nothing: whoever waits does so for 4 s at the most, and others wait
+/// behind him. (A guest whose instructions are emulated takes 2 ms for a command, measured here.)
 const GOES_ON: Duration = Duration::from_secs(1);
 /// Longest file of ours in a guest, bytes.
 pub(super) const SMALL: u32 = 4096;
@@ -101,7 +101,13 @@ pub(super) fn vcpus(ask: &mut Ask<'_>) -> Result<GuestVcpus, MachineError> {
 /// # Errors
 /// The last refusal, if a vCPU is not as wanted because of one; or if the agent does not answer.
 pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, MachineError> {
+    set_for(GOES_ON, ask, want)
+}
+
+/// The same, with this in the place of [`GOES_ON`].
+fn set_for(goes_on: Duration, ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, MachineError> {
     let mut have = vcpus(ask)?;
+    let least = have.online.len().min(want.len());
     let (begun, mut refused, mut why) = (Instant::now(), CpuSet::default(), Ok(()));
     loop {
         let on = want.difference(&have.online);
@@ -109,11 +115,14 @@ pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, Mach
         if on.is_empty() && off.is_empty() {
             return Ok(have.online);
         }
-        // First those to come, all of them: so there is never less than the smaller of what was and what is wanted.
-        let off = if on.meets(&refused) { CpuSet::default() } else { off };
-        let list = on.iter().map(|cpu| (cpu, true)).chain(off.iter().map(|cpu| (cpu, false)));
-        let list: Vec<(CpuId, bool)> = list.filter(|(cpu, _)| !refused.contains(*cpu)).collect();
-        let Some((first, _)) = list.first().filter(|_| begun.elapsed() < GOES_ON) else {
+        let (on, off) = (on.difference(&refused), off.difference(&refused));
+        // First those to come: so there is never less than the smaller of what was and what is wanted. Where some of them do not come, just
+        // so many of those that are to go stay that there is no less either.
+        let spare = (have.online.len() + on.len()).saturating_sub(least);
+        let off = off.iter().take(spare);
+        let list: Vec<(CpuId, bool)> =
+            on.iter().map(|cpu| (cpu, true)).chain(off.map(|cpu| (cpu, false))).collect();
+        let Some((first, _)) = list.first() else {
             return why.map(|()| have.online);
         };
         let vcpus: Vec<Value> =
@@ -123,7 +132,9 @@ pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, Mach
         let before = std::mem::replace(&mut have, self::vcpus(ask)?);
         if have.online == before.online {
             match done {
-                Err(MachineError::Gone(text)) => why = Err(MachineError::Gone(text)),
+                Err(MachineError::Gone(text)) if begun.elapsed() < goes_on => {
+                    why = Err(MachineError::Gone(text))
+                }
                 done => return done.map(|_| have.online),
             }
             refused = refused.union(&std::iter::once(*first).collect());
@@ -317,6 +328,22 @@ mod tests {
         guest.asked.clear();
         assert_eq!(set(&mut guest, "0-3"), [true, false, true, false, true, false, true, false]);
         assert_eq!(guest.asked.iter().filter(|c| c.contains("set-vcpus")).count(), 2, "{:?}", guest.asked);
+        // Nor does it grow where it was to shrink: for one that does not come one stays.
+        let online = [true, true, true, true, false, false, false, false];
+        let mut guest = Guest { online: online.to_vec(), refused: &[5], ..Guest::new(9) };
+        assert_eq!(set(&mut guest, "0,4-5"), [true, false, false, true, true, false, false, false]);
+    }
+
+    #[test]
+    fn an_agent_that_is_slow_is_asked_on_as_long_as_that_brings_something_and_what_it_then_refuses_is_said() {
+        let mut guest = Guest::new(1);
+        let set = |guest: &mut Guest, want: &str| {
+            set_for(Duration::ZERO, &mut |command: &str| guest.answer(command), &want.parse().unwrap())
+        };
+        assert_eq!(set(&mut guest, "0,3").unwrap().to_string(), "0,3");
+        let mut guest = Guest { refused: &[2], ..Guest::new(9) };
+        assert!(matches!(set(&mut guest, "0"), Err(MachineError::Gone(_))));
+        assert_eq!(guest.online, [true, false, true, true], "vCPU 3 is not tried any more");
     }
 
     #[test]
