@@ -64,14 +64,17 @@ fn lost(vm: &Vm, report: &mut Report<'_, '_>) {
         return;
     }
     let (lost, where_from, where_to, shape, by_hand) = if within >= across {
-        let by_hand = "or write the quota to cpu.max.burst (v1: cpu.cfs_burst_us) of its control group";
+        let by_hand = "write the quota to cpu.max.burst (v1: cpu.cfs_burst_us) of its control group";
         (within, "in some periods", "in others", "burst", by_hand)
     } else {
-        (across, "on some vCPUs", "on others", "proportional", "or give it fewer vCPUs")
+        (across, "on some vCPUs", "on others", "proportional", "give it fewer vCPUs")
     };
     let text =
         format!("{:.0} % of its CPU time is left over {where_from} and missing {where_to}", 100.0 * lost);
-    let cure = format!("corefit manage --apply with shape = \"{shape}\" in [policy], {by_hand}");
+    let cure = match vm.timeslices.limits.iter().all(|slices| slices.fixed) {
+        true => by_hand.to_owned(),
+        false => format!("corefit manage --apply with shape = \"{shape}\" in [policy], or {by_hand}"),
+    };
     report.add(Rule::LostTimeslices, Severity::Warning, &set.place, text, Cure::Advice(cure));
 }
 

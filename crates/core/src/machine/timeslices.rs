@@ -1,6 +1,6 @@
 //! What became of a VM's timeslices between two looks.
 
-use super::{Counters, Lever, LeverKind, Limit, VcpuState, VmState};
+use super::{Counters, Lever, Limit, VcpuState, VmState};
 use crate::{Quota, Throttled, Time};
 
 /// The timeslices of one limit: means over the periods between two looks, µs per period.
@@ -20,12 +20,14 @@ pub struct Slices {
     pub stopped: f64,
     /// The part of the periods in which that happened, from 0 to 1.
     pub hit: f64,
+    /// Whether it cannot be changed by what shows it.
+    pub fixed: bool,
 }
 
 /// The limits of a VM, and what became of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeslices {
-    /// Those that can be changed and measured.
+    /// Those that can be measured.
     pub limits: Vec<Slices>,
     /// CPU time that the VM used, in CPUs.
     pub used: f64,
@@ -58,18 +60,16 @@ impl Timeslices {
         let online = u32::try_from(after.online().len().max(1)).unwrap_or(u32::MAX);
 
         let used_ns = run_ns(before).zip(run_ns(after)).and_then(|(a, b)| b.checked_sub(a));
-        let mut limits = Vec::new();
-        if after.fixed(LeverKind::Quota).is_none() {
-            let of = |vm: &VmState| (vm.quota.clone(), vm.throttled);
-            limits.extend(slices(Lever::Quota, online, of(before), of(after), used_ns, over));
+        let of = |vm: &VmState| (vm.quota.clone(), vm.throttled);
+        let mut limits = Vec::from_iter(slices(Lever::Quota, online, of(before), of(after), used_ns, over));
+        let pairs = (0..).zip(before.vcpus.iter().zip(&after.vcpus));
+        for (number, (a, b)) in pairs.filter(|(_, (a, b))| a.online && b.online) {
+            let used = grown(&a.counters, &b.counters);
+            let of = |vcpu: &VcpuState| (vcpu.quota.clone(), vcpu.throttled);
+            limits.extend(slices(Lever::VcpuQuota(number), 1, of(a), of(b), used, over));
         }
-        if after.fixed(LeverKind::VcpuQuota).is_none() {
-            let pairs = (0..).zip(before.vcpus.iter().zip(&after.vcpus));
-            for (number, (a, b)) in pairs.filter(|(_, (a, b))| a.online && b.online) {
-                let used = grown(&a.counters, &b.counters);
-                let of = |vcpu: &VcpuState| (vcpu.quota.clone(), vcpu.throttled);
-                limits.extend(slices(Lever::VcpuQuota(number), 1, of(a), of(b), used, over));
-            }
+        for slices in &mut limits {
+            slices.fixed = after.fixed(slices.lever.kind()).is_some();
         }
         let rate = |(a, b): (f64, f64)| (b >= a).then(|| (b - a) / over);
         Timeslices {
@@ -130,6 +130,7 @@ fn slices(
         used: seconds(used_ns?) * 1e6 / periods,
         stopped: seconds(stopped_ns) * 1e6 / periods,
         hit: (float(throttled) / periods).min(1.0),
+        fixed: false,
     })
 }
 

@@ -470,3 +470,32 @@ fn the_same_subject_gives_the_same_findings_in_the_order_of_places() {
     assert_eq!(first, check(&subject));
     assert!(first.windows(2).all(|pair| pair[0].place <= pair[1].place));
 }
+
+#[test]
+fn timeslices_that_are_lost_where_nobody_can_change_the_limit_from_here_are_found_and_cured_by_hand() {
+    use crate::machine::{Counters, Fixed, LeverKind, Timeslices, VcpuState, VmState};
+    let seen = |s: u64, fixed: bool| {
+        let counters = Counters { run_ns: Some(s * 300_000_000), ..Counters::default() };
+        let reason = "somebody limits its control group".into();
+        VmState {
+            quota: Some(quota(50_000, 100_000).value),
+            throttled: Some(crate::Throttled {
+                periods: 10 * s,
+                throttled_periods: s,
+                throttled_ns: s * 200_000_000,
+            }),
+            vcpus: vec![VcpuState { online: true, counters, ..VcpuState::default() }],
+            fixed: Vec::from_iter(fixed.then_some(Fixed { lever: LeverKind::Quota, reason })),
+            ..VmState::default()
+        }
+    };
+    for fixed in [false, true] {
+        let [before, after] = [0, 10].map(|s| seen(s, fixed));
+        let mut one = vm("a", &[""]);
+        one.cap = Some(quota(50_000, 100_000));
+        one.timeslices = Timeslices::between(&before, crate::Time(0), &after, crate::Time(10_000_000_000));
+        let (name, text, cure) = only(&host(SMT, vec![one]));
+        assert!(name.starts_with("lost-timeslices") && text.starts_with("40 %"), "{name}: {text}");
+        assert_eq!((cure.contains("manage"), cure.contains("cpu.max.burst")), (!fixed, true), "{cure}");
+    }
+}

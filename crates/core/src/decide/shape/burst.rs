@@ -38,7 +38,16 @@ mod tests {
 
     fn seen(used: f64, stopped: f64, hit: f64, burst_us: u64) -> Timeslices {
         let limit = Limit { quota_us: Some(20_000), period_us: 100_000, burst_us };
-        let slices = Slices { lever: Lever::Quota, limit, quota_us: 20_000, vcpus: 1, used, stopped, hit };
+        let slices = Slices {
+            lever: Lever::Quota,
+            limit,
+            quota_us: 20_000,
+            vcpus: 1,
+            used,
+            stopped,
+            hit,
+            fixed: false,
+        };
         Timeslices { limits: vec![slices], ..Timeslices::default() }
     }
 

@@ -58,7 +58,16 @@ mod tests {
     fn seen(quota_us: u64, period_us: u64, vcpus: u32, lost: f64) -> Timeslices {
         let limit = Limit { quota_us: Some(quota_us), period_us, burst_us: quota_us / 2 };
         let used = (1.0 - lost) * f64::from(u32::try_from(quota_us).unwrap());
-        let slices = Slices { lever: Lever::Quota, limit, quota_us, vcpus, used, stopped: 1e9, hit: 0.5 };
+        let slices = Slices {
+            lever: Lever::Quota,
+            limit,
+            quota_us,
+            vcpus,
+            used,
+            stopped: 1e9,
+            hit: 0.5,
+            fixed: false,
+        };
         Timeslices { limits: vec![slices], ..Timeslices::default() }
     }
 

@@ -127,6 +127,7 @@ mod tests {
             used: *used,
             stopped: *stopped,
             hit: f64::from(u8::from(*stopped > 0.0)),
+            fixed: false,
         };
         Timeslices { limits: (0..).zip(limits).map(one).collect(), ..Timeslices::default() }
     }

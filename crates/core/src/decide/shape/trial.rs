@@ -179,7 +179,8 @@ impl Known {
             return nothing;
         }
         self.mark = Some((at, vm.clone()));
-        let seen = Timeslices::between(&before, then, vm, at);
+        let mut seen = Timeslices::between(&before, then, vm, at);
+        seen.limits.retain(|slices| !slices.fixed);
         if seen.limits.is_empty() {
             return nothing;
         }
@@ -288,8 +289,8 @@ fn action(vm: &VmState, wish: &Wish, why: Why) -> Action {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quota;
-    use crate::machine::{MachineError, VcpuState};
+    use crate::machine::{Fixed, LeverKind, MachineError, VcpuState};
+    use crate::{Quota, Throttled};
 
     fn vm(quotas: [u64; 4]) -> VmState {
         let vcpu = |quota_us| {
@@ -331,6 +332,33 @@ mod tests {
         };
         assert_eq!(step(became, 1), [Value::Limit(from)]);
         assert!((2..200).all(|s| step(from, s).is_empty()));
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_changed_from_here_is_not_shaped() {
+        let seen = |s: u64, fixed: bool| {
+            let mut seen = vm([100_000; 4]);
+            seen.quota = Some(Quota {
+                quota_us: Some(50_000),
+                period_us: 100_000,
+                burst_us: 0,
+                source: String::new(),
+            });
+            seen.throttled =
+                Some(Throttled { periods: 10 * s, throttled_periods: s, throttled_ns: s * 200_000_000 });
+            seen.vcpus.iter_mut().for_each(|vcpu| vcpu.counters.run_ns = Some(s * 75_000_000));
+            let reason = String::new();
+            seen.fixed.extend(fixed.then_some(Fixed { lever: LeverKind::Quota, reason }));
+            seen
+        };
+        for fixed in [false, true] {
+            let mut known = Known::default();
+            let mut step = |s: u64| {
+                let at = Time(s * 1_000_000_000);
+                known.step(at, &seen(s, fixed), Shaper::Burst, &Rule::default(), &Policy::default()).0.len()
+            };
+            assert_eq!([1, 2, 3, 1000].map(&mut step), [0, 0, 0, usize::from(!fixed)]);
+        }
     }
 
     #[test]
