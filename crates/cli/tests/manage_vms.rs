@@ -126,8 +126,8 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     daemon.configure("[policy]\nsize = \"huge\"\n");
     until("it refuses", || daemon.log().contains("configuration refused") && daemon.log().contains("line 2"));
 
-    // Its owner wants it to be left alone while its agent hangs: that is pending, and done when the agent is there again (it is asked every
-    // 5 s), not when it would be tried anyway (after 10, 30 and 70 s). Then it is as it was, and stays so.
+    // Its owner wants it to be left alone while its agent hangs: that is pending, and done when the agent is there again (who owes is asked
+    // with each look), not when it would be tried anyway (after 10, 30 and 70 s). Then it is as it was, and stays so.
     let hang = |seconds: u32| {
         let hang = format!("killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
         vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
