@@ -97,7 +97,7 @@ proptest! {
             let (a, b) = (from.index(chars.len() + 1), to.index(chars.len() + 1));
             if a < b && b - a < chars.len() {
                 chars.drain(a..b);
-            } else if a - b < 2000 {
+            } else if a >= b && a - b < 2000 {
                 let again: Vec<char> = chars[b..a].to_vec();
                 chars.splice(a..a, again);
             }
