@@ -32,6 +32,25 @@ fn with_a_cap_who_does_clearly_more_than_with_vcpu_bals_number_does_not_search()
     assert_eq!(toy.online(0), 4, "but who does not any more does");
 }
 
+/// Threads that fell out of step may be in step again when all vCPUs are tried again, which is soon.
+#[test]
+fn with_a_cap_all_vcpus_that_did_more_before_are_tried_again_soon() {
+    thread_local!(static ALL: std::cell::Cell<f64> = const { std::cell::Cell::new(1000.0) });
+    fn rate(n: u32) -> f64 {
+        if n == 16 { ALL.get() } else { 200.0 }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 16);
+    ALL.set(20.0);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 4);
+    ALL.set(1000.0);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 16);
+}
+
 /// What a load does may vary from second to second; that it does less for long is another phase all the same.
 #[test]
 fn what_varies_by_itself_is_no_other_phase() {

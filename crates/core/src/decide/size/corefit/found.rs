@@ -31,16 +31,17 @@ pub(super) struct Found {
     /// with VCPU-Bal's count.
     pub(super) enough: Option<f64>,
     /// What it did with VCPU-Bal's number, where another was better.
-    pub(super) instead: Option<Instead>,
+    pub(super) instead: Option<Stat>,
+    /// The same of a race of several.
+    pub(super) together: Option<Together>,
     /// All vCPUs did less, but may do more some day.
     pub(super) left_all: bool,
 }
 
-/// What a VM did with VCPU-Bal's number in a race.
+/// What a VM did when so many had VCPU-Bal's numbers, and it this one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instead {
+pub(super) struct Together {
     pub(super) did: Stat,
-    /// That number, and that of VMs which all had theirs.
     pub(super) bal: u32,
     pub(super) vms: usize,
 }
@@ -57,6 +58,7 @@ impl Found {
             seen: Stat::default(),
             enough: None,
             instead: None,
+            together: None,
             left_all: false,
         }
     }
@@ -79,7 +81,7 @@ impl Found {
     /// It is VCPU-Bal's number from now on.
     pub(super) fn follow(&mut self, bal: Choice) {
         (self.count, self.why, self.bal) = (bal.count, bal.why, true);
-        (self.instead, self.also, self.enough) = (None, None, None);
+        (self.instead, self.together, self.also, self.enough) = (None, None, None, None);
     }
 
     /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that
@@ -103,29 +105,28 @@ impl Found {
     /// Whether it has done less by now than with VCPU-Bal's number: a race is short, and what varies may have seemed better by chance, as LU with
     /// eight vCPUs on two pCPUs, which is in step for seconds and then not. Both are known by counting.
     pub(super) fn is_beaten(&self) -> bool {
-        self.seen.seconds >= LATELY && self.does_less(&self.seen)
+        self.seen.seconds >= LATELY && self.instead.is_some_and(|instead| self.is_less(&self.seen, &instead))
     }
 
     /// Whether this is clearly less than that.
-    fn does_less(&self, now: &Stat) -> bool {
-        let Some((Instead { did, .. }, value)) = self.instead.zip(now.value()) else { return false };
-        let best = did.value().unwrap_or(0.0);
-        let error = self.error(now.seconds).hypot(best / did.units.max(1.0).sqrt());
+    fn is_less(&self, now: &Stat, than: &Stat) -> bool {
+        let Some((value, best)) = now.value().zip(than.value()) else { return false };
+        let counting = |stat: &Stat, value: f64| value / stat.units.max(1.0).sqrt();
+        let error = counting(now, value).max(self.error(now.seconds)).hypot(counting(than, best));
         value + error < BEATEN * best
     }
 
-    /// Whether this, which is otherwise than before, is less than what it did when more VMs than itself had VCPU-Bal's numbers.
-    pub(super) fn is_lost(&self, now: &Stat) -> bool {
-        self.instead.is_some_and(|instead| instead.vms > 1) && self.does_less(now)
+    /// What it did when it had this number and others had theirs, if that was more than this, which is otherwise than what was found.
+    pub(super) fn lost(&self, now: &Stat, bal: u32) -> Option<Stat> {
+        let together = self.together.filter(|together| together.vms > 1 && together.bal == bal)?;
+        self.is_less(now, &together.did).then_some(together.did)
     }
 
-    /// What is known of VCPU-Bal's number of a race of more VMs, if a race of fewer knows less.
-    pub(super) fn of_more(&self, new: Option<Instead>) -> Option<Instead> {
-        let worth = |instead: Instead| instead.did.value().unwrap_or(0.0);
-        let more = |(old, new): (Instead, Instead)| {
-            old.vms > new.vms && old.bal == new.bal && worth(old) > worth(new)
-        };
-        if self.instead.zip(new).is_some_and(more) { self.instead } else { new }
+    /// What is known of a race of more VMs, if this of fewer knows less.
+    pub(super) fn of_more(&self, new: Together) -> Together {
+        let worth = |together: &Together| together.did.value().unwrap_or(0.0);
+        let more = |old: &Together| old.vms > new.vms && old.bal == new.bal && worth(old) > worth(&new);
+        self.together.filter(more).unwrap_or(new)
     }
 
     /// It did this, which is nothing else: that is how it varies.
@@ -142,24 +143,41 @@ mod tests {
     use super::*;
     use crate::Cpus;
 
+    fn did(units: f64) -> Stat {
+        Stat { seconds: 10.0, units, used: 10.0, part: 10.0, ..Stat::default() }
+    }
+
+    fn found(together: Together) -> Found {
+        let mark = Mark { value: 100.0, used: 1.0 };
+        Found { together: Some(together), ..Found::new(8, Why::Share { share: Cpus(2.0) }, 2, mark) }
+    }
+
     #[test]
     fn what_all_did_together_with_vcpu_bals_numbers_is_not_forgotten_for_what_fewer_do() {
-        let instead = |units, bal, vms| {
-            let did = Stat { seconds: 10.0, units, used: 10.0, part: 10.0, ..Stat::default() };
-            Some(Instead { did, bal, vms })
-        };
-        let mark = Mark { value: 100.0, used: 1.0 };
-        let found = Found::new(8, Why::Share { share: Cpus(2.0) }, 2, mark);
-        let found = Found { instead: instead(900.0, 2, 4), ..found };
+        let together = |units, bal, vms| Together { did: did(units), bal, vms };
+        let found = found(together(900.0, 2, 4));
         for (new, vms) in [
-            (instead(500.0, 2, 1), Some(4)),
-            (instead(950.0, 2, 1), Some(1)),
-            (instead(500.0, 3, 1), Some(1)),
-            (instead(500.0, 2, 4), Some(4)),
-            (None, None),
+            (together(500.0, 2, 1), 4),
+            (together(950.0, 2, 1), 1),
+            (together(500.0, 3, 1), 1),
+            (together(500.0, 2, 4), 4),
         ] {
-            assert_eq!(found.of_more(new).map(|instead| instead.vms), vms);
+            assert_eq!(found.of_more(new).vms, vms);
         }
-        assert_eq!(found.of_more(instead(500.0, 2, 4)).unwrap().did.units, 500.0, "as many: the latest");
+        let latest = found.of_more(together(500.0, 2, 4)).did.units;
+        assert!((latest - 500.0).abs() < 1e-9, "as many: the latest");
+    }
+
+    #[test]
+    fn what_is_clearly_less_than_all_did_together_is_lost() {
+        let together = |vms| Together { did: did(900.0), bal: 2, vms };
+        let lost = |vms, bal, units| found(together(vms)).lost(&did(units), bal).is_some();
+        assert!(lost(4, 2, 500.0));
+        assert!(!lost(4, 2, 800.0), "not by much");
+        assert!(!lost(4, 3, 500.0), "of another number");
+        assert!(!lost(1, 2, 500.0), "it raced alone");
+        let few = Stat { seconds: 1.0, units: 4.0, used: 1.0, part: 1.0, ..Stat::default() };
+        let of_few = Together { did: Stat { units: 60.0, ..did(0.0) }, ..together(4) };
+        assert!(found(of_few).lost(&few, 2).is_none(), "of four units nothing is clear");
     }
 }

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use self::budget::Budget;
 use self::counts::{bal, bal_why, candidates};
-use self::found::{Found, Instead};
+use self::found::{Found, Together};
 use self::memory::{Mark, Memory, alike};
 use self::race::{Entrant, Race};
 pub(crate) use self::races::Races;
@@ -257,12 +257,16 @@ impl Corefit {
                 return;
             }
         }
+        // Of a phase that is known it is known what is best in it.
         if stays
-            && let Some((found, (_, did))) = self.found.as_mut().zip(self.otherwise)
-            && found.is_lost(&did)
+            && let Some(((found, (_, did)), bal)) =
+                self.found.as_ref().zip(self.otherwise).zip(subject.vcpu_bal())
+            && did.seconds >= self.dwell.as_secs_f64().min(LATELY)
+            && let Some(more) = found.lost(&did, bal.count)
+            && self.memory.recall(available, subject.online, mark).is_none()
         {
-            (found.seen, self.otherwise) = (did, None);
-            self.give_way(subject);
+            self.otherwise = None;
+            self.go_back(subject, bal, more);
             return;
         }
         self.begin(subject, available, Some(mark), entitled, races);
@@ -382,13 +386,18 @@ impl Corefit {
     /// What was found did less than VCPU-Bal's number by now, which takes its place until it is looked again.
     fn give_way(&mut self, subject: &Subject<'_>) {
         let Some((found, bal)) = self.found.as_mut().zip(subject.vcpu_bal()) else { return };
-        let Some(Instead { did: seen, .. }) = found.instead.take() else { return };
-        let (value, used) = (seen.value().unwrap_or(0.0), seen.used().unwrap_or(0.0));
-        let less = 1.0 - found.seen.value().unwrap_or(0.0) / value.max(1e-9);
+        let Some(instead) = found.instead.take() else { return };
+        let less = 1.0 - found.seen.value().unwrap_or(0.0) / instead.value().unwrap_or(0.0).max(1e-9);
         self.budget.lose(less.max(0.0) * found.seen.seconds);
-        let mark = mark(subject, value, used);
-        *found = Found { bal: true, seen, ..Found::new(bal.count, bal.why, found.available, mark) };
         self.memory.correct(bal.count);
+        self.go_back(subject, bal, instead);
+    }
+
+    /// It has VCPU-Bal's number, with which it did this, until it is looked again.
+    fn go_back(&mut self, subject: &Subject<'_>, bal: Choice, did: Stat) {
+        let Some(found) = &mut self.found else { return };
+        let mark = mark(subject, did.value().unwrap_or(0.0), did.used().unwrap_or(0.0));
+        *found = Found { bal: true, seen: did, ..Found::new(bal.count, bal.why, found.available, mark) };
         self.again = subject.at + SOON;
     }
 
@@ -451,7 +460,10 @@ impl Corefit {
         // In a race of a phase that is known its best number is in the place of VCPU-Bal's.
         let (number, capped) = (bal(subject, available), is_capped(subject));
         let bal = count == number;
-        let left_all = capped && race.left_all();
+        // All vCPUs did more than this before, and may do so again; until that was tried some times.
+        let did_more =
+            |old: &Found| old.left_all || old.count == subject.clamp(u32::MAX) && old.mark.value > mark.value;
+        let left_all = capped && race.left_all(self.found.as_ref().is_some_and(did_more));
         let of_bal = race.of_bal(id);
         let enough = of_bal.and_then(|of_bal| Some(of_bal.value()? * ENOUGH));
         let enough = enough.filter(|enough| capped && mark.value > *enough);
@@ -462,9 +474,11 @@ impl Corefit {
             None => (race.left_others || capped).then_some(SOON),
         };
         let seen = race.proof(id);
-        let instead = of_bal.filter(|_| !bal).map(|did| Instead { did, bal: number, vms: race.vms() });
-        let instead = self.found.as_ref().map_or(instead, |found| found.of_more(instead));
-        let found = Found { bal, seen, enough, instead, left_all, ..Found::new(count, why, available, mark) };
+        let instead = of_bal.filter(|_| !bal);
+        let together = instead.map(|did| Together { did, bal: number, vms: race.vms() });
+        let together = together.map(|new| self.found.as_ref().map_or(new, |found| found.of_more(new)));
+        let found = Found::new(count, why, available, mark);
+        let found = Found { bal, seen, enough, instead, together, left_all, ..found };
         self.settle(subject, found, again);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }

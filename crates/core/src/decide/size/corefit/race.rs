@@ -357,11 +357,11 @@ impl Race {
         if self.stage == Stage::First {
             let now = self.sum(looks);
             let more = self.lately.replace(now).is_none_or(|before| now > MORE * before);
-            return (!more && telling || self.looked >= length) && self.go_on();
+            return (!more && telling || self.looked >= length && !self.is_not_heard_of()) && self.go_on();
         }
-        // Were the next unit all but done: no more than that.
+        // Were the next unit all but done: no more than that. Just after a change threads may do nothing for longer than a look.
         let here = self.together(turn);
-        let few = here.units + 1.0 < HOPELESS * units * here.lasted();
+        let few = self.looked >= 2 * length && here.units + 1.0 < HOPELESS * units * here.lasted();
         // VCPU-Bal's counts are safe, and what all is measured by: not given up by a glance.
         let ran = here.used >= RAN * here.part;
         let bal = self.is_bal(turn);
@@ -373,14 +373,17 @@ impl Race {
         // Where only it is compared with, a second look would disturb what goes on at the other.
         let only = self.few && bal && here.units < UNITS && self.looked < FIRST;
         let only = only && (here.units < 1.0 || value + self.unit(turn) > CLEAR * most);
-        // Whoever counts may not have come to the end of a first unit.
-        let silent = bal && !self.members.iter().any(Member::counted) && self.looked < SILENCE;
-        let glance = (safe || late) && value < CLEAR * most || thin || only || silent;
+        let glance = (safe || late) && value < CLEAR * most || thin || only || self.is_not_heard_of();
         let hopeless = self.stage == Stage::Rounds && value < HOPELESS * most && (telling || few) && !glance;
         let stretched = length * STRETCH;
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
         self.levels[turn].out |= hopeless;
         (hopeless || self.looked >= length && (telling || long) && !glance) && self.go_on()
+    }
+
+    /// Whether VCPU-Bal's counts are looked at, and nothing was counted yet: whoever counts may not have come to the end of a first unit.
+    fn is_not_heard_of(&self) -> bool {
+        self.is_bal(self.turn) && !self.members.iter().any(Member::counted) && self.looked < SILENCE
     }
 
     /// Who follows where it was to change, be it late; who does not may have done so in vain.

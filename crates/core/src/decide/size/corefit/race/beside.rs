@@ -109,6 +109,14 @@ impl Race {
         })
     }
 
+    /// Whether less than that was seen to harm one of them, and that was hardly seen: more vCPUs will, too.
+    pub(super) fn will_harm_beside(&self, level: usize) -> bool {
+        let seen = |one: &Beside| one.got.get(level).is_some_and(|got| got.stat.seconds >= SHORT);
+        let more = |less: usize| self.members.iter().all(|m| m.counts[level] >= m.counts[less]);
+        let harms = |less: usize| less != level && more(less) && self.harms_beside(less);
+        !self.beside.values().any(seen) && (0..self.levels.len()).any(harms)
+    }
+
     /// Whether who raced when something was due still wants to run, and who it is due to does what it did.
     fn holds_still(&self, due: &Due, one: &Beside, bal: usize) -> bool {
         let each = one.got.get(bal).map_or(0.0, Got::each);

@@ -10,7 +10,7 @@ const UNFAIR: f64 = 0.9;
 impl Race {
     /// Whether that is so of one of several VMs that are tried together, or beside.
     pub(super) fn harms(&self, level: usize) -> bool {
-        self.harms_members(level) || self.harms_beside(level)
+        self.harms_members(level) || self.harms_beside(level) || self.will_harm_beside(level)
     }
 
     fn harms_members(&self, level: usize) -> bool {

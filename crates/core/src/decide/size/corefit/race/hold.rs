@@ -57,7 +57,7 @@ impl Race {
         } else if known && less(value, other) <= 0.0 {
             // What it comes to is to be known, too, and costs nothing.
             rises && watched < 2 * STEPS_IN
-        } else if self.may_step(turn) {
+        } else if self.may_step(turn) && !self.steps_for_less(turn) {
             watched < STEPS_IN
         } else {
             watched < PROOF && value > CLEAR * other
@@ -80,9 +80,16 @@ impl Race {
         })
     }
 
-    /// Whether all vCPUs did less than what there is now, but may do more some day: [`Race::may_step`].
-    pub(in super::super) fn left_all(&self) -> bool {
-        let may = |all: usize| all != self.turn && self.may_step(all) && !self.harms(all);
+    /// Whether what was done in the race, before the change undid it, was nearly as much as with VCPU-Bal's counts, but not more: in step it is no more.
+    fn steps_for_less(&self, level: usize) -> bool {
+        let worth = |level: usize| self.value(level).unwrap_or(0.0);
+        let bal = self.all_bal.map_or(0.0, worth);
+        (CLEAR * bal..bal).contains(&worth(level))
+    }
+
+    /// Whether all vCPUs did less than what there is now, but may do more some day: [`Race::may_step`], or they `did_more` before.
+    pub(in super::super) fn left_all(&self, did_more: bool) -> bool {
+        let may = |all: usize| all != self.turn && (did_more || self.may_step(all)) && !self.harms(all);
         self.few && self.all_vcpus().is_some_and(may)
     }
 

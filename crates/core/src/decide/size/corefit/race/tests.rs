@@ -1,5 +1,7 @@
 //! Races on numbers.
 
+mod beside;
+
 use super::*;
 
 fn entrant(number: usize, counts: &[u32], bal: u32, allowed: f64) -> Entrant {
@@ -118,6 +120,16 @@ fn one_vcpu_is_tried_where_two_are_clearly_best() {
         assert_eq!((race.count(&VmId("0".into())), tried), (Some(best), [1, 2, 16].into()));
         assert!(race.cost() < 1.0, "{}", race.cost());
     }
+    // Nor is it given up by the time that threads need to come together, where little is counted.
+    let (mut since, mut before) = (0.0, 16);
+    let race = follow(&entrant(0, &[16, 2, 16, 1], 2, 10.0), |online, over| {
+        since = if online == before { since + over.as_secs_f64() } else { over.as_secs_f64() };
+        before = online;
+        let rate =
+            [2.0, if since < 0.12 { 0.0 } else { 80.0 }, 40.0][if online > 2 { 0 } else { online as usize }];
+        (online, over.as_secs_f64() * rate)
+    });
+    assert_eq!(race.count(&VmId("0".into())), Some(1));
 }
 
 /// Eight VMs, of which some counted little in the proof of 3 vCPUs each: what was seen of 2 each, which are VCPU-Bal's numbers, tells as little,
@@ -475,7 +487,8 @@ fn capped(checks: bool, has: u32, nothing: f64, then: f64) -> (u32, f64, bool) {
         let sixteen = if since <= nothing { 0.0 } else { then };
         (count, if count == 16 { sixteen } else { 40.0 } * over.as_secs_f64())
     });
-    (race.count(&one.id).unwrap(), race.cost(), race.left_all())
+    assert!(race.count(&one.id) == Some(16) || race.left_all(true), "what did more before may do so again");
+    (race.count(&one.id).unwrap(), race.cost(), race.left_all(false))
 }
 
 #[test]
@@ -520,6 +533,8 @@ fn with_a_cap_all_vcpus_that_were_in_step_when_the_race_began_are_held_until_the
     let ends = |first, late, after| in_step(first, late, after).count(&id);
     assert_eq!(ends(160.0, 0.0, 10.0), Some(16), "now more, now less, though steadily since the change");
     assert_eq!(ends(10.0, 0.0, 60.0), Some(4), "they never are");
+    let less = in_step(15.0, 0.0, 60.0);
+    assert!(less.count(&id) == Some(4) && less.cost() < 4.0, "in step they did no more: {}", less.cost());
     let bal = in_step(200.0, 0.5, 10.0).of_bal(&id);
     assert!(
         bal.is_some_and(|stat| stat.units > 0.0),
@@ -530,15 +545,17 @@ fn with_a_cap_all_vcpus_that_were_in_step_when_the_race_began_are_held_until_the
 /// Whoever counts one unit in some seconds counts all the same.
 #[test]
 fn where_nothing_was_counted_yet_vcpu_bals_count_is_looked_at_until_it_is() {
-    let silent = |until: f64| {
+    let silent = |has: u32, until: f64| {
         let mut at = 0.0;
-        let race = follow(&entrant(0, &[16, 4, 16, 12], 4, 2.0), |count, over| {
+        let race = follow(&entrant(0, &[has, 4, 16, 12], 4, 2.0), |count, over| {
             at += over.as_secs_f64();
             (count, if count == 4 && at > until { 10.0 * over.as_secs_f64() } else { 0.0 })
         });
         race.found(&VmId("0".into())).is_none()
     };
-    assert_eq!([3.0, 60.0].map(silent), [false, true]);
+    for has in [16, 4] {
+        assert_eq!([3.0, 60.0].map(|until| silent(has, until)), [false, true], "{has}");
+    }
 }
 
 /// Two VMs: with all vCPUs the first does five times as much, and takes from the second, whose part by weight is two pCPUs.
@@ -585,103 +602,4 @@ fn one_that_is_counted_coarsely_is_waited_for_however_finely_others_are() {
     assert!((units(10.0, 10.0) - 20.0).abs() < 1e-9, "alike: all of them");
     assert!(units(300.0, 5.0) < 20.0);
     assert!((units(3.0, 0.0) - 3.0).abs() < 1e-9, "never more than there are");
-}
-
-/// What a race of one ends with, where a VM beside it gets so much of a pCPU second that it wants when the racer has more than 4 vCPUs, because
-/// siblings of its cores are busy, or as it waits.
-fn beside(gets: f64, rate: Option<f64>, waits: bool) -> u32 {
-    beside_one(entrant(0, &[16, 4, 16, 12, 8], 4, 10.0), gets, rate, waits)
-}
-
-fn beside_one(one: Entrant, gets: f64, rate: Option<f64>, waits: bool) -> u32 {
-    beside_that(one, &|count, _| if count > 4 { gets } else { 1.0 }, rate, waits)
-}
-
-/// What it gets goes by the racer's number, and the time, s.
-fn beside_that(one: Entrant, gets: &dyn Fn(u32, f64) -> f64, rate: Option<f64>, waits: bool) -> u32 {
-    let mut race = Race::new(std::slice::from_ref(&one), Dues::new());
-    let mut at = 0.0;
-    for _ in 0..2000 {
-        let count = race.count(&one.id).unwrap();
-        let over = race.next();
-        let part = gets(count, at);
-        at += over.as_secs_f64();
-        let (used, waiting) = if waits { (2.0 * part, 2.0 * (1.0 - part)) } else { (2.0, 0.0) };
-        let neighbour = Neighbour { id: VmId("n".into()), rate: rate.map(|rate| rate * part), used, waiting };
-        let units = f64::from(10 + count) * 100.0 * over.as_secs_f64();
-        let looks = [(one.id.clone(), Look { online: count, units, used: 1.0, part: 1.0, withheld: 0.0 })];
-        race.see(over.as_secs_f64(), vec![neighbour], &looks);
-        if race.look(over, &looks) {
-            return race.count(&one.id).unwrap();
-        }
-    }
-    panic!("it does not end");
-}
-
-#[test]
-fn what_a_race_finds_is_not_taken_from_who_is_beside_it() {
-    assert_eq!([beside(1.0, None, true), beside(1.0, Some(10_000.0), true)], [16, 16]);
-    assert_eq!(beside(0.7, None, true), 4, "it counts nothing, and waits");
-    assert_eq!(beside(0.7, Some(10_000.0), false), 4, "it uses as much, and does less: siblings are busy");
-    assert_eq!(beside(0.7, Some(100.0), false), 16, "so few units tell nothing");
-    assert_eq!(beside(0.3, Some(100.0), true), 4, "of so much they do");
-    assert_eq!(beside(0.8, Some(100.0), true), 16, "who spins in step waits more, and may do more");
-    let end = |gets: &dyn Fn(u32, f64) -> f64| {
-        beside_that(entrant(0, &[16, 4, 16, 12, 8], 4, 10.0), gets, None, true)
-    };
-    assert_eq!(end(&|count, at| if count > 4 && at < 0.6 { 0.2 } else { 1.0 }), 16, "turns may be as long");
-    assert_eq!(end(&|count, _| if count > 12 { 0.7 } else { 1.0 }), 12, "the next best is tried");
-}
-
-#[test]
-fn what_a_capped_vm_does_with_all_vcpus_is_not_taken_from_who_is_beside_it() {
-    for checks in [false, true] {
-        let capped = || Entrant { all: checks, few: true, ..entrant(0, &[16, 4, 16], 4, 10.0) };
-        assert_eq!(beside_one(capped(), 1.0, Some(100.0), true), 16);
-        assert_eq!(beside_one(capped(), 0.7, None, true), 4, "it counts nothing, and waits");
-        assert_eq!(beside_one(capped(), 0.7, Some(100.0), true), 4, "nor is who counts to wait");
-    }
-}
-
-/// Three raced before: with 4 vCPUs each two did 70, with 16 both 100; who has 4 alone leaves the other 160.
-#[test]
-fn what_one_leaves_to_others_alone_is_not_their_due() {
-    let three = [0, 1, 2].map(|vm| entrant(vm, &[16, 4], 4, 10.0));
-    let does = |counts: [u32; 2]| match counts {
-        [16, 16] => 10_000.0,
-        [4, 4] => 7_000.0,
-        [4, _] => 16_000.0,
-        _ => 5_000.0,
-    };
-    let counts = |race: &Race| [0, 1, 2].map(|vm: usize| race.count(&VmId(vm.to_string())).unwrap_or(16));
-    let step = |race: &mut Race, idle: bool| {
-        let (over, counts) = (race.next(), counts(race));
-        let rates = [does([counts[1], counts[0]]), does([counts[0], counts[1]]), 100.0];
-        let seen = [0, 1].map(|vm: usize| Neighbour {
-            id: VmId(vm.to_string()),
-            rate: Some(rates[vm]),
-            used: 4.0,
-            waiting: 0.0,
-        });
-        let look = |vm: usize| {
-            let units = rates[vm] * over.as_secs_f64();
-            (VmId(vm.to_string()), Look { online: counts[vm], units, used: 1.0, part: 1.0, withheld: 0.0 })
-        };
-        let third =
-            Neighbour { id: VmId("2".into()), rate: None, used: if idle { 0.0 } else { 4.0 }, waiting: 0.0 };
-        let looks = [0, 1, 2].map(look);
-        let members = race.members.len();
-        race.see(over.as_secs_f64(), seen.into_iter().chain([third]).collect(), &looks[..members]);
-        race.look(over, &looks[..members])
-    };
-    let (mut dues, mut all) = (Dues::new(), Race::new(&three, Dues::new()));
-    while !step(&mut all, false) {}
-    assert_eq!(counts(&all), [16, 16, 16]);
-    all.pay(&mut dues);
-    // Nor is it once one of those who raced then wants nothing any more.
-    for (dues, idle, ends) in [(&dues, false, 16), (&dues, true, 4), (&Dues::new(), false, 4)] {
-        let mut race = Race::new(&[entrant(0, &[16, 4, 16, 12], 4, 10.0)], dues.clone());
-        while !step(&mut race, idle) {}
-        assert_eq!(race.count(&VmId("0".into())), Some(ends), "{idle}");
-    }
 }
