@@ -36,8 +36,8 @@ pub(super) struct Known {
     /// Or at any since the usual time passed last.
     tried: bool,
     pub(super) changed: Option<Time>,
-    /// Since when fewer were wanted, and the most that were since then.
-    pub(super) fewer: Option<(Time, Choice)>,
+    /// Fewer that were wanted, each less than the one before, and since when no more than that were.
+    pub(super) fewer: Option<Vec<(Time, Choice)>>,
     pub(super) calm: Calm,
     /// The change that is to be made now is to fewer, or more; `None`: something is tried.
     pub(super) wish: Option<bool>,
@@ -130,7 +130,7 @@ impl Known {
         matches!(lever, Lever::Online) || self.by_cpuset && lever == Lever::Affinity(0)
     }
 
-    /// What is to be acted upon now of a choice: grow at once, shrink after a dwell, to the most that was chosen meanwhile, and not too often.
+    /// What is to be acted upon now of a choice: grow at once, shrink after a dwell, to the most that was chosen in it, and not too often.
     pub(super) fn due(
         &mut self,
         choice: &Choice,
@@ -139,7 +139,8 @@ impl Known {
         policy: &Policy,
     ) -> Option<Choice> {
         self.wish = None;
-        if choice.count >= subject.online {
+        // What is tried says nothing of what is wanted.
+        if choice.count >= subject.online || free {
             self.fewer = None;
         }
         if choice.count == subject.online {
@@ -150,26 +151,21 @@ impl Known {
         }
         let mut to = choice;
         if choice.count < subject.online {
+            let fewer = self.fewer.get_or_insert_default();
             // It may have been made smaller meanwhile, or may have fewer only.
-            self.fewer.take_if(|(_, most)| most.count >= subject.online || most.count > subject.most);
-            let (since, most) = self.fewer.get_or_insert_with(|| (subject.at, choice.clone()));
-            if choice.count > most.count {
-                *most = choice.clone();
-            }
-            to = most;
+            fewer.retain(|(_, most)| most.count < subject.online && most.count <= subject.most);
+            let more = fewer.partition_point(|(_, most)| most.count > choice.count);
+            let since = fewer.get(more).map_or(subject.at, |(since, _)| *since);
+            fewer.truncate(more);
+            fewer.push((since, choice.clone()));
             // What an arbiter takes others wait for.
             let dwell =
                 if subject.granted.is_some() { policy.dwell() } else { self.calm.dwell(policy, subject.at) };
-            if subject.at.since(*since) < dwell {
-                return None;
-            }
+            to = &fewer.iter().rfind(|(since, _)| subject.at.since(*since) >= dwell)?.1;
         }
         let due =
             self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms));
         self.wish = due.then_some(to.count < subject.online);
-        let to = due.then(|| to.clone());
-        // Even fewer have to be wanted for as long.
-        self.fewer.take_if(|_| due);
-        to
+        due.then(|| to.clone())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use corefit_core::decide::{Controller, Policy, Rule, Sizer};
+use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer};
 
 use crate::support::{Toy, vm};
 
@@ -39,4 +39,30 @@ fn fewer_and_fewer_come_one_dwell_after_the_other() {
     assert_eq!(toy.online(0), 7);
     toy.rule(&mut controller, 7);
     assert_eq!(toy.online(0), 4);
+}
+
+/// One that is left alone uses more and more: what the other was granted is taken from it in steps.
+#[test]
+fn what_is_taken_in_steps_is_given_back_a_dwell_after_each() {
+    let (mut toy, controller) = beside_one();
+    toy.vms[0].used = f64::from;
+    let mut controller = Controller::new(Policy {
+        size: Sizer::None,
+        arbitrate: Arbiter::Fcfs,
+        ..controller.policy().clone()
+    });
+    toy.rule(&mut controller, 10);
+    let (mut granted, mut online) = (vec![(0, 8)], vec![(0, 8)]);
+    for second in 0..20 {
+        NEIGHBOUR.set(f64::from(1 + second / 2).min(4.0));
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+        for (all, now) in [(&mut granted, step.given[0].pcpus as usize), (&mut online, toy.online(0))] {
+            all.push((second, now));
+            all.dedup_by_key(|(_, count)| *count);
+        }
+    }
+    assert_eq!(granted[1..], [(1, 7), (3, 6), (5, 5), (7, 4)]);
+    assert_eq!(online[1..], [(6, 7), (8, 6), (10, 5), (12, 4)]);
 }
