@@ -133,6 +133,27 @@ impl MachineArg {
         }
     }
 
+    /// Whether there are machines of such a name, as far as a name tells.
+    ///
+    /// # Errors
+    /// If not; the text says which there are.
+    pub(crate) fn can_be(&self) -> Result<()> {
+        self.names_what()?;
+        let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
+        match (kind, rest) {
+            ("libvirt", _) => Ok(()),
+            ("cgroups", patterns) => Ok(patterns.parse::<Choice>().map(drop)?),
+            ("replay" | "sim" | "scenario", "") => {
+                bail!("--machine {kind}: lacks its file; give {kind}:FILE, such as {}", example(kind))
+            }
+            ("replay" | "sim" | "scenario", _) | ("host" | "self", "") => Ok(()),
+            _ => bail!(
+                "no machine {:?}; there are host, self, libvirt, libvirt:URI, cgroups, cgroups:PATHS, replay:FILE, scenario:FILE and sim:FILE",
+                self.machine
+            ),
+        }
+    }
+
     /// Whether something stands behind the colon, if there is one.
     fn names_what(&self) -> Result<()> {
         match self.machine.as_str() {
@@ -151,24 +172,15 @@ impl MachineArg {
     /// # Errors
     /// If there is no such machine; the text says which there are, or what is wrong with the file.
     pub(crate) fn open(&self) -> Result<Box<dyn Machine>> {
-        self.names_what()?;
+        self.can_be()?;
         let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
-        match (kind, rest) {
-            ("self", "") => Ok(Box::new(Cgroups::open(Root::live(), Choice::Own)?)),
-            ("replay", file) if !file.is_empty() => Ok(Box::new(Replay::open(&path(file))?)),
-            ("scenario", file) if !file.is_empty() => {
-                Ok(Box::new(Scenario::of(file.into(), &text_of(&path(file))?)?))
-            }
-            ("replay" | "sim" | "scenario", "") => {
-                bail!("--machine {kind}: lacks its file; give {kind}:FILE, such as {}", example(kind))
-            }
-            ("host", "") => Ok(host(|groups| groups)?),
-            ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?)),
-            ("libvirt" | "sim", _) => Ok(self.open_to_act()?),
-            _ => bail!(
-                "no machine {:?}; there are host, self, libvirt, libvirt:URI, cgroups, cgroups:PATHS, replay:FILE, scenario:FILE and sim:FILE",
-                self.machine
-            ),
+        match kind {
+            "self" => Ok(Box::new(Cgroups::open(Root::live(), Choice::Own)?)),
+            "replay" => Ok(Box::new(Replay::open(&path(rest))?)),
+            "scenario" => Ok(Box::new(Scenario::of(rest.into(), &text_of(&path(rest))?)?)),
+            "cgroups" => Ok(Box::new(Cgroups::open(Root::live(), rest.parse()?)?)),
+            "host" => Ok(host(|groups| groups)?),
+            _ => Ok(self.open_to_act()?),
         }
     }
 }

@@ -129,10 +129,11 @@ impl ManageArgs {
     }
 
     fn over(&self, mut config: Config) -> Result<Config> {
-        // Also where an option counts more.
         if let Some(machine) = &config.machine {
-            let can_act = MachineArg::named(machine).can_act();
-            can_act.map_err(|error| config.not_opened(self.config.as_deref(), error))?;
+            let machine = MachineArg::named(machine);
+            // Where an option counts more it may be one that `corefit plan` looks at with this file.
+            let can = if self.machine.is_some() { machine.can_be() } else { machine.can_act() };
+            can.map_err(|error| config.not_opened(self.config.as_deref(), error))?;
         }
         config.apply = (config.apply || self.apply) && !self.no_apply;
         config.machine = self.machine.clone().or(config.machine);

@@ -41,14 +41,22 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
     place.file("corefit.toml", "machine = \"host\"\n");
     let error = place.error(&["manage", "--config", "corefit.toml", "--machine", "mars"]);
     assert!(error.contains("--machine mars") && !error.contains("line"), "{error}");
-    // But what is in the file is to be one that can be, though another counts.
-    place.file("corefit.toml", "machine = \"mars\"\n");
-    let error =
-        place.error(&["manage", "--config", "corefit.toml", "--machine", "sim:host.toml", "--for", "1s"]);
-    assert!(
-        error.contains("corefit.toml, line 1, key machine: mars: nothing can be changed there"),
-        "{error}"
-    );
+    // But what is in the file is to be one that can be, though another counts: for whom it need not be one that can be changed.
+    for (machine, refused) in [
+        ("mars", Some("corefit.toml, line 1, key machine: no machine \"mars\"; there are host, ")),
+        ("replay:", Some("corefit.toml, line 1, key machine: replay: lacks its file")),
+        ("replay:night.cfr", None),
+        ("self", None),
+    ] {
+        place.file("corefit.toml", &format!("machine = {machine:?}\n"));
+        let args = ["manage", "--config", "corefit.toml", "--machine", "sim:host.toml", "--for", "1s"];
+        match refused {
+            Some(why) => assert!(place.error(&args).contains(why), "{}", place.error(&args)),
+            None => assert!(place.corefit(&args).status.success(), "{machine}: {}", place.error(&args)),
+        }
+        let error = place.error(&args[..3]);
+        assert!(error.contains("corefit.toml, line 1, key machine: "), "{machine}: {error}");
+    }
 }
 
 #[test]
