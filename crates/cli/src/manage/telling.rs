@@ -1,11 +1,15 @@
 //! What each guest is told that it gets: the pCPUs available to its VM, smoothed, in quarters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Policy, Why};
 use corefit_core::machine::{HostEstimate, Lever, LeverKind, Value, VmId};
 use corefit_core::{Cpus, Time};
+
+use super::journal::Entry;
+use super::status;
 
 /// Weight of what is new: three looks later two thirds of a change are told.
 const NEW: f64 = 0.3;
@@ -37,7 +41,34 @@ struct Known {
     not_before: Time,
 }
 
+impl Known {
+    fn new(smooth: f64, told: Option<f64>) -> Known {
+        Known {
+            smooth,
+            fell: false,
+            told,
+            more_at: None,
+            stands: false,
+            rest: Duration::ZERO,
+            not_before: Time(0),
+        }
+    }
+}
+
 impl Telling {
+    /// As the daemon with this directory has it, by what it has changed. What was told by one that is not at work any more counts no
+    /// more, or is taken back by the next.
+    pub(crate) fn beside(state: &Path, changed: &[Entry]) -> Telling {
+        let told = |entry: &Entry| match (entry.lever, entry.wrote.last()?) {
+            (Lever::Told, Value::Told(Some(Cpus(told)))) if !entry.pending => {
+                Some((entry.vm.clone(), Known::new(*told, Some(*told))))
+            }
+            _ => None,
+        };
+        let known: BTreeMap<VmId, Known> = changed.iter().filter_map(told).collect();
+        if known.is_empty() || !status::answers(state) { Telling::default() } else { Telling { known } }
+    }
+
     /// What to tell now: of more at most once in `lever_ms`. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
     /// used, before another look says the same: kernels count a sleep as waiting now and then, so that others seem to want what they do
     /// not (docs/model.md, "Demand"). Nor of less while numbers of its vCPUs are tried: with more of them it is to do what it can with those.
@@ -64,15 +95,7 @@ impl Telling {
                 }
                 continue;
             };
-            let known = self.known.entry(seen.id.clone()).or_insert(Known {
-                smooth: available,
-                fell: false,
-                told: None,
-                more_at: None,
-                stands: false,
-                rest: Duration::ZERO,
-                not_before: Time(0),
-            });
+            let known = self.known.entry(seen.id.clone()).or_insert_with(|| Known::new(available, None));
             let available = if tries(&seen.id) { available.max(known.smooth) } else { available };
             known.stands = true;
             if known.told.is_some() {
@@ -257,6 +280,30 @@ mod tests {
         // Somebody took some.
         assert_eq!(told(1.0, 1.5), Some(1.5));
         assert_eq!(told(1.0, 1.0), Some(1.0));
+    }
+
+    #[test]
+    fn who_was_told_by_a_daemon_that_is_at_work_is_to_be_told_only_what_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = |told: f64, pending| Entry {
+            vm: VmId::default(),
+            name: "a".into(),
+            lever: Lever::Told,
+            original: Value::Told(None),
+            wrote: vec![Value::Told(Some(Cpus(9.0))), Value::Told(Some(Cpus(told)))],
+            pending,
+        };
+        let planned = |told, pending| {
+            let mut telling = Telling::beside(dir.path(), &[entry(told, pending)]);
+            let step = telling.step(&host(2.0, None), &Policy::default(), |_| false);
+            step.first().map(|action| (action.from.clone(), action.to.clone()))
+        };
+        let value = |cpus: f64| Value::Told(Some(Cpus(cpus)));
+        assert_eq!(planned(2.0, false), Some((None, value(2.0))), "nobody is at work");
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("status.sock")).unwrap();
+        assert_eq!(planned(2.0, false), None);
+        assert_eq!(planned(4.0, false), Some((Some(value(4.0)), value(2.0))));
+        assert_eq!(planned(2.0, true), Some((None, value(2.0))), "whether it heard that is not known");
     }
 
     #[test]

@@ -131,7 +131,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let name = printable::text(&machine.name());
     let mut step = controller.step(&now).with_context(|| name.clone())?;
     if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
-        step.plan.actions.extend(Telling::default().step(host, &policy, |_| false));
+        let mut telling = Telling::beside(&config.state, changed.as_deref().unwrap_or_default());
+        step.plan.actions.extend(telling.step(host, &policy, |_| false));
     }
     step.notes.extend(only_running(&config.policy, &policy, &step.plan));
     if sensitive {
