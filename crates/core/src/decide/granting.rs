@@ -207,7 +207,7 @@ impl Known {
             times => format!(" (time {times})"),
         };
         format!(
-            "{name}: has wanted {wants} for half a minute and more, was granted {granted}{used} meanwhile{again}"
+            "{name}: has wanted at least {wants} for half a minute and more, was granted {granted}{used} meanwhile{again}"
         )
     }
 }

@@ -511,7 +511,7 @@ fn who_uses_less_than_it_was_granted_is_said_to_starve_with_what_it_uses_and_wha
         let (_, notes, given) = six(vcpus, Weigher::None, min);
         let granted = min.unwrap_or(1);
         let said = format!(
-            "high: has wanted {wants} for half a minute and more, was granted {granted}.00 and used 0.33 meanwhile: vCPUs that stay"
+            "high: has wanted at least {wants} for half a minute and more, was granted {granted}.00 and used 0.33 meanwhile: vCPUs that stay"
         );
         let found = notes.iter().find(|note| note.starts_with("high: has wanted"));
         assert!(

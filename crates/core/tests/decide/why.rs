@@ -63,6 +63,8 @@ fn what_is_said_of_who_starves_was_so_all_the_time() {
     notes.dedup();
     assert_eq!(
         notes,
-        ["a: has wanted 2 pCPUs for half a minute and more, was granted 1.00 and used 1.50 meanwhile"]
+        [
+            "a: has wanted at least 2 pCPUs for half a minute and more, was granted 1.00 and used 1.50 meanwhile"
+        ]
     );
 }
