@@ -201,6 +201,13 @@ impl StateArg {
     /// # Errors
     /// If the configuration cannot be read, and nothing else says it.
     pub(super) fn dir(&self) -> Result<PathBuf> {
+        self.said_dir().map_err(|error| match &self.state {
+            Some(_) => error,
+            None => anyhow!("{error:#}; --state DIR does without the configuration"),
+        })
+    }
+
+    fn said_dir(&self) -> Result<PathBuf> {
         let configured = || Config::read(self.config.as_deref()).map(|config| config.state);
         absolute(self.state.clone().map_or_else(configured, Ok)?)
     }
@@ -221,7 +228,7 @@ impl StateArg {
 
     /// Where it is; where the configuration cannot be read now, and so is not the one that the daemon has read, where it usually is.
     pub(super) fn dir_or_usual(&self) -> PathBuf {
-        self.dir().unwrap_or_else(|error| {
+        self.said_dir().unwrap_or_else(|error| {
             tell!("corefit: {error:#}; looking in {STATE}");
             STATE.into()
         })

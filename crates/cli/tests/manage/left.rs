@@ -34,7 +34,7 @@ fn a_configuration_that_cannot_be_read_is_no_reason_to_look_elsewhere() {
     for (file, part) in [("corefit.toml", "line 1, key state"), ("typo.toml", "typo.toml: no such file")] {
         for verb in ["restore", "status"] {
             let error = place.error(&[verb, "--config", file]);
-            assert!(error.contains(part), "{error}");
+            assert!(error.contains(part) && error.contains("; --state DIR does without"), "{error}");
         }
     }
     let machine = node(&place);
