@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::decide::{Action, Arbiter, Controller, Helpers, Plan, Policy, Rule, Shaper, Sizer, Step};
-use corefit_core::machine::{Role, Snapshot, estimate};
+use corefit_core::machine::{Lever, Role, Snapshot, estimate};
 use corefit_linux::Root;
 use serde::Serialize;
 
@@ -235,7 +235,8 @@ fn only_running(given: &Policy, policy: &Policy, plan: &Plan) -> Option<String> 
             "what VMs are going to want by more than these two looks, and who waits for how long".into(),
         );
     }
-    if given.dwell_ms > 0 && !plan.actions.is_empty() {
+    // What guests are told waits for none.
+    if given.dwell_ms > 0 && plan.actions.iter().any(|action| action.lever != Lever::Told) {
         what.push(format!("whether who is to get less is so for {} ms (dwell_ms)", given.dwell_ms));
     }
     (!what.is_empty()).then(|| format!("only running corefit manage shows: {}", what.join("; ")))
@@ -322,7 +323,7 @@ mod tests {
     use super::*;
     use clap::Parser as _;
     use corefit_core::decide::Why;
-    use corefit_core::machine::{Lever, Value, VmId};
+    use corefit_core::machine::{Value, VmId};
     use corefit_core::{CpuSet, Cpus};
 
     #[derive(clap::Parser)]

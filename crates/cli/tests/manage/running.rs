@@ -52,9 +52,17 @@ fn a_plan_with_a_configuration_is_what_the_daemon_would_do_with_it() {
 fn a_plan_without_a_configuration_says_what_guests_would_be_told_and_what_only_running_shows() {
     let place = Place::new();
     place.file("host.toml", &HOST.replacen("hog", "lu", 1));
-    let output = place.corefit(&["plan", "--machine", "sim:host.toml", "--size", "vcpu-bal"]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let plan = |size| {
+        let output = place.corefit(&["plan", "--machine", "sim:host.toml", "--size", size]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let text = plan("vcpu-bal");
     assert!(text.contains("a   what the guest is told") && text.contains("3000 ms (dwell_ms)"), "{text}");
+    let text = plan("none");
+    assert!(
+        text.contains("a   what the guest is told") && !text.contains("dwell_ms"),
+        "nobody waits: {text}"
+    );
 }
 
 #[test]
