@@ -47,9 +47,9 @@ reproduce:
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 
-# What `corefit manage` and `corefit run` bring in an overcommitted VM, 17 minutes for each of MANAGE_PROGRAMS (of MANAGE_PARTS
-# `sizing`, `counted` (with MANAGE_NUMBERS by hand) and `whole` (MANAGE_ROUNDS), MANAGE_SIZE, MANAGE_SECONDS for each number; MANAGE_LOG=1 prints the
-# daemon's log); and what priorities bring two VMs (PRIORITY_SIZES).
+# What `corefit manage` and `corefit run` bring in an overcommitted VM, some 40 minutes for each of MANAGE_PROGRAMS (of MANAGE_PARTS
+# `sizing`, `counted` (both with MANAGE_NUMBERS by hand, 1 to 8 without it) and `whole` (MANAGE_ROUNDS), MANAGE_SIZE, MANAGE_SECONDS
+# for each number; MANAGE_LOG=1 prints the daemon's log); and what priorities bring two VMs (PRIORITY_SIZES).
 manage-vms: vms build
 	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
 

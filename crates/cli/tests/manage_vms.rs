@@ -10,6 +10,9 @@ mod manage_support;
 #[path = "manage_support/pace.rs"]
 mod pace;
 
+#[path = "manage_support/settled.rs"]
+mod settled;
+
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 use manage_support::{Daemon, Guest, PATIENCE, comes, corefit, until};
 use pace::Pace;
 use serde_json::Value;
+use settled::settled;
 use vm_support::{Vms, or_skipped};
 
 /// vCPUs of the VMs here; the host has two pCPUs.
@@ -295,10 +299,10 @@ struct Job<'a> {
 const ALL_THREADS: &str = "env OMP_NUM_THREADS=8";
 
 /// Unmanaged, and by each policy that sizes, against each number of vCPUs set by hand: so many runs in one process as take that
-/// time at their best, which two vCPUs nearly are here. (Unmanaged one takes seconds, and may take any number of them.)
+/// time with two vCPUs, by hand with as many as there are. (Unmanaged one takes seconds, and may take any number of them.)
 fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let Job { guest, program, size, seconds } = *job;
-    let numbers = Numbers::begin(job, ALL_THREADS, "1 2 3 4");
+    let numbers = Numbers::begin(job, ALL_THREADS);
     row(&format!("{program} {size}, unmanaged"), &guest.rounds(program, size, seconds, ALL_THREADS));
     let managed = ["vcpu-bal", "pcpu-est", "corefit"].map(|policy| {
         let config = format!("metrics = \"off\"\ntell = false\n[policy]\nsize = \"{policy}\"\n");
@@ -309,7 +313,7 @@ fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
         row(&format!("{program} {size}, {policy}, at first"), &first);
         let then = numbers.long(&format!("{policy}, then"), seconds);
         let online = guest.online();
-        end(&mut daemon);
+        end(&format!("{program} {size}, {policy}"), &mut daemon);
         (policy, then, online)
     });
     numbers.compare(&managed);
@@ -335,13 +339,13 @@ fn in_one(job: &Job<'_>, seconds: f64, one: f64, run: &str, pace: &Pace) -> (f64
 /// hand, with the same command.
 fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let run = format!("{ALL_THREADS} /workloads/corefit run --quiet --threads 8 --resize never --");
-    let numbers = Numbers::begin(job, &run, "1 2 3 4 5 6 7 8");
+    let numbers = Numbers::begin(job, &run);
     let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
     let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
     numbers.long("corefit by progress, at first", COUNTED_SETTLE_S);
     let then = numbers.long("corefit by progress, then", job.seconds);
     let online = job.guest.online();
-    end(&mut daemon);
+    end(&format!("{} {}, corefit by progress", job.program, job.size), &mut daemon);
     numbers.compare(&[("corefit by progress", then, online)]);
 }
 
@@ -351,21 +355,24 @@ struct Numbers<'a> {
     job: &'a Job<'a>,
     /// How a program is run.
     run: &'a str,
-    /// `MANAGE_NUMBERS`.
-    numbers: Vec<u32>,
-    /// Seconds of one run, about.
+    /// `MANAGE_NUMBERS`, each with seconds of one run with it, about.
+    numbers: Vec<(u32, f64)>,
+    /// The same with two vCPUs.
     one: f64,
     pace: Pace,
     before: Vec<[f64; 2]>,
 }
 
 impl<'a> Numbers<'a> {
-    fn begin(job: &'a Job<'a>, run: &'a str, usual: &str) -> Self {
-        let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| usual.into());
-        let numbers =
-            numbers.split(' ').map(|count| count.parse().expect("MANAGE_NUMBERS: of vCPUs")).collect();
-        job.guest.set_online(2);
-        let one = one(job, run);
+    fn begin(job: &'a Job<'a>, run: &'a str) -> Self {
+        let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| "1 2 3 4 5 6 7 8".into());
+        let one_of = |count: u32| {
+            job.guest.set_online(count);
+            one(job, run)
+        };
+        let numbers = numbers.split(' ').map(|count| count.parse().expect("MANAGE_NUMBERS: of vCPUs"));
+        let numbers = numbers.map(|count| (count, one_of(count))).collect();
+        let one = one_of(2);
         let mut numbers = Self { job, run, numbers, one, pace: Pace::of(2), before: Vec::new() };
         numbers.before = numbers.by_hand();
         numbers
@@ -373,17 +380,22 @@ impl<'a> Numbers<'a> {
 
     /// Seconds of a run, and the same where the machine is as fast as it takes a millisecond for a piece of work.
     fn long(&self, what: &str, seconds: f64) -> [f64; 2] {
+        self.of(what, seconds, self.one)
+    }
+
+    /// The same, by what one takes.
+    fn of(&self, what: &str, seconds: f64, one: f64) -> [f64; 2] {
         let Job { guest, program, size, .. } = *self.job;
-        let (time, pace) = in_one(self.job, seconds, self.one, self.run, &self.pace);
+        let (time, pace) = in_one(self.job, seconds, one, self.run, &self.pace);
         println!("{program} {size}, {what}: {time:.4} (vCPUs {}; pace {pace:.3} ms)", guest.online());
         [time, time / pace]
     }
 
     /// Half of the time for each number; all vCPUs are there afterwards.
     fn by_hand(&self) -> Vec<[f64; 2]> {
-        let each = self.numbers.iter().map(|&count| {
+        let each = self.numbers.iter().map(|&(count, one)| {
             self.job.guest.set_online(count);
-            self.long("by hand", self.job.seconds / 2.0)
+            self.of("by hand", self.job.seconds / 2.0, one)
         });
         let times = each.collect();
         self.job.guest.set_online(8);
@@ -398,8 +410,9 @@ impl<'a> Numbers<'a> {
         let best = [0, 1].map(|i| means.iter().map(|mean| mean[i]).fold(f64::INFINITY, f64::min));
         println!("{program} {size}, the best by hand: {:.4}", best[0]);
         for (policy, then, online) in managed {
-            let is_its =
-                |count: &u32| *online == if *count == 1 { "0".into() } else { format!("0-{}", count - 1) };
+            let is_its = |(count, _): &(u32, f64)| {
+                *online == if *count == 1 { "0".into() } else { format!("0-{}", count - 1) }
+            };
             let its = self.numbers.iter().position(is_its).map(|at| [0, 1].map(|i| means[at][i] / best[i]));
             let its = its.map_or("not tried".into(), |[timed, paced]| format!("{timed:.3}, {paced:.3}"));
             println!(
@@ -443,7 +456,7 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
     for _ in 0..rounds {
         let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
         let ours = [SETTLE_S, seconds].map(|seconds| (seconds, long(seconds, &ours)));
-        end(&mut daemon);
+        end(&format!("{program} {size}, whole"), &mut daemon);
         let after = by_hand();
         for ((seconds, (time, pace)), when) in ours.into_iter().zip(["at first", "then"]) {
             let d = time / f64::midpoint(before.0, after.0);
@@ -472,8 +485,9 @@ fn spread(mut all: Vec<f64>) -> String {
 /// What a daemon may take to find its number.
 const SETTLE_S: f64 = 30.0;
 
-/// Ends a daemon, and prints what it did if that is asked for.
-fn end(daemon: &mut Daemon) {
+/// Ends a daemon, and prints when it had settled, and all that it did if that is asked for.
+fn end(what: &str, daemon: &mut Daemon) {
+    println!("{what}: {}", settled(&daemon.log()));
     assert!(daemon.end().success(), "{}", daemon.log());
     if std::env::var_os("MANAGE_LOG").is_some() {
         println!("{}", daemon.log());
