@@ -1,7 +1,7 @@
 //! Without a signal of progress: how utilisation changes with the number of vCPUs (P2.5, Figure 9).
 //!
-//! VCPU-Bal's count is taken unless utilisation rises and then stays (second shape), or falls again, but to more than it was. Each count is looked at twice; what the
-//! two looks differ by is no change. Where that is much, two looks of twice the time follow: loads come in bursts, and under a cap a
+//! VCPU-Bal's count is taken unless utilisation rises and then stays (second shape), which counts as so too where it falls again, but
+//! to clearly more than it was. Each count is looked at twice; what the two looks differ by is no change. Where that is much, two looks of twice the time follow: loads come in bursts, and under a cap a
 //! vCPU may pay at first for what was used before (Xen's credit scheduler, 100 %: with one vCPU, just after there were 16, 0.7 pCPUs in
 //! a look and 0.08 in the next).
 //!
@@ -75,7 +75,7 @@ pub(super) struct Seen {
 pub(super) enum Form {
     /// Constant, falling, unsteady, or nothing that is known: VCPU-Bal's count.
     First,
-    /// It rises, then stays.
+    /// It rises, then stays, or falls, but to clearly more than it was.
     Second,
 }
 
