@@ -238,3 +238,23 @@ fn plan_and_manage_go_by_a_scenarios_policy_unless_there_is_a_configuration() {
     let explained = corefit(&text, &["explain", "--machine", "sim:s.toml"]);
     assert!(explained.status.success() && explained.stderr.is_empty(), "{explained:?}");
 }
+
+/// Two equal VMs of busy loops share two pCPUs: `a` gets one of the two that its rule guarantees, and nobody arbitrates.
+#[test]
+fn who_gets_less_than_its_guarantee_is_said_in_the_plan_and_in_the_log_though_nobody_arbitrates() {
+    let text = "until = \"60s\"\nruns = 1\nhardware = { cores = 2 }\n[policy]\nsize = \"none\"\n\
+        [[policy.vm]]\nname = \"a\"\nmin = 2\n[[vm]]\nname = \"a\"\nvcpus = 2\nprogram = \"hog\"\n\
+        [[vm]]\nname = \"b\"\nvcpus = 2\nprogram = \"hog\"\n";
+    let plan = corefit(text, &["plan", "--machine", "sim:s.toml"]);
+    let plan = String::from_utf8_lossy(&plan.stdout);
+    assert!(
+        plan.contains("a: now it uses") && plan.contains("of the 2.00 that it is guaranteed (min)"),
+        "{plan}"
+    );
+    let manage = corefit(text, &["manage", "--machine", "sim:s.toml", "--for", "60s"]);
+    let log = String::from_utf8_lossy(&manage.stderr);
+    assert!(
+        log.contains("a: starves: for half a minute and more it uses") && !log.contains("b: starves"),
+        "{log}"
+    );
+}

@@ -176,8 +176,8 @@ fn text(status: &Status) -> String {
         (
             "starves",
             "gauge",
-            "Whether it has had less than it wants, or than it was granted, for half a minute and more.",
-            |vm| vm.granted.map(|_| f64::from(u8::from(vm.starves))),
+            "Whether it has had less than it wants, was granted or should get for half a minute and more.",
+            |vm| vm.starves.map(|starves| f64::from(u8::from(starves))),
         ),
         ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(number(vm.vcpus as u64))),
         ("vcpus_online", "gauge", "vCPUs that are online.", |vm| vm.online.map(|n| number(n as u64))),
@@ -230,7 +230,7 @@ mod tests {
             id: "7".into(),
             used: Some(Cpus(1.5)),
             granted: Some(Cpus(2.0)),
-            starves: true,
+            starves: Some(true),
             actions: 3,
             ..VmStatus::default()
         };
@@ -289,7 +289,7 @@ mod tests {
             waiting: Some(Cpus(3.5)),
             wanted: Some(Cpus(5.0)),
             granted: Some(Cpus(4.0)),
-            starves: true,
+            starves: Some(true),
             vcpus: 8,
             online: Some(6),
             work: Some(77.0),

@@ -81,9 +81,9 @@ pub(crate) struct VmStatus {
     pub(crate) wanted: Option<Cpus>,
     #[serde(default)]
     pub(crate) granted: Option<Cpus>,
-    /// It has had less than it wants, or than it was granted, for half a minute and more.
+    /// It has had less than it wants, was granted or should get for half a minute and more; `None` where that is not known.
     #[serde(default)]
-    pub(crate) starves: bool,
+    pub(crate) starves: Option<bool>,
     /// Why it is left alone.
     pub(crate) left_alone: Option<String>,
     /// Why its vCPUs (of a group: its cpuset) stay as they are, where it is not left alone.
@@ -186,7 +186,7 @@ impl VmStatus {
             work: vm.progress,
             wanted: granted.map(|granted| pcpus(granted.wants)),
             granted: granted.map(|granted| pcpus(granted.pcpus)),
-            starves: granted.is_some_and(|granted| granted.starves),
+            starves: step.starves.get(&vm.id).copied(),
             left_alone: left_alone.map(Into::into),
             not_sized: not_sized.map(Into::into),
             changed,
@@ -314,9 +314,9 @@ fn table(status: &Status) -> String {
         for changed in &vm.changed {
             text += &format!("{}: {changed}\n", printable::text(&vm.name));
         }
-        if vm.starves {
+        if vm.starves == Some(true) {
             text += &format!(
-                "{}: starves: it has had less than it wants, or than it was granted, for half a minute\n",
+                "{}: starves: it has had less than it wants, was granted or should get for half a minute\n",
                 printable::text(&vm.name)
             );
         }
@@ -396,7 +396,7 @@ mod tests {
         let table_of = |vm: &VmStatus| table(&Status { vms: vec![vm.clone()], ..Status::default() });
         assert!(!table_of(&vm).contains("granted"), "nobody arbitrates");
         let short =
-            VmStatus { wanted: Some(Cpus(4.0)), granted: Some(Cpus(2.0)), starves: true, ..vm.clone() };
+            VmStatus { wanted: Some(Cpus(4.0)), granted: Some(Cpus(2.0)), starves: Some(true), ..vm.clone() };
         let text = table_of(&short);
         assert!(
             text.contains("granted") && text.contains(" 2.00") && text.contains("web\\n: starves"),

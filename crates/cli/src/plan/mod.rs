@@ -134,6 +134,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         let mut telling = Telling::beside(&config.state, changed.as_deref().unwrap_or_default());
         step.plan.actions.extend(telling.step(host, &policy, |_| false));
     }
+    step.notes.append(&mut step.short);
     step.notes.extend(only_running(&config.policy, &policy, &step.plan));
     if sensitive {
         step.notes.push("no VM is said to tolerate standing still, so no period is made longer: --latency 200ms says it of all".into());

@@ -12,6 +12,7 @@ use super::lighten::Lightening;
 use super::place::{Placing, classes, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Races, sizer};
+use super::starving::Faring;
 use super::weigh::Weighing;
 use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, vain};
 use crate::entitle::HostError;
@@ -48,6 +49,8 @@ pub struct Controller {
     slicing: Slicing,
     /// As of the last usual time.
     pub(super) others: Option<Others>,
+    /// Where nobody arbitrates.
+    pub(super) faring: Faring,
     /// Cpusets of control groups before they were sized.
     pub(super) confined: BTreeMap<VmId, CpuSet>,
     /// vCPUs that VMs had online before they were sized, and what that was made last.
@@ -67,6 +70,10 @@ pub struct Step {
     pub notes: Vec<String>,
     /// What was granted to whom, where somebody arbitrates.
     pub given: Vec<Given>,
+    /// Whether a VM starves: it has got less than it should for half a minute and more. Of those where that is known.
+    pub starves: BTreeMap<VmId, bool>,
+    /// Where nobody arbitrates: who gets less than it should now, and may starve later.
+    pub short: Vec<String>,
     /// Whose vCPUs stay as they are, and why.
     pub kept: BTreeMap<VmId, String>,
     /// How many pCPUs control groups that are sized had before that.
@@ -119,6 +126,7 @@ impl Controller {
             sized: None,
             known: BTreeMap::new(),
             others: None,
+            faring: Faring::default(),
             confined: BTreeMap::new(),
             sizes: BTreeMap::new(),
         }
@@ -214,6 +222,7 @@ impl Controller {
         let (requests, usable) = self.requests(&asked, &seen);
         let usual = usual.map(|(_, usual)| usual);
         let grants = self.arbitrate(&asked, &requests, &usable, (&seen, usual), &mut step);
+        self.fares(usual, &mut step);
         step.notes.extend(self.approximates(&asked, &seen));
         step.notes.extend(vain::notes(&self.policy, &now.vms));
         if self.awaits(&asked, &seen) {

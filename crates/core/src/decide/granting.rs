@@ -34,8 +34,6 @@ pub struct Given {
     pub wants: u32,
     /// pCPUs that it got.
     pub pcpus: u32,
-    /// It has got less than it wanted for half a minute and more.
-    pub starves: bool,
 }
 
 impl Controller {
@@ -99,7 +97,8 @@ impl Controller {
                 Some(usual) => known.short.look(less, (wants, granted), vm, (usual.at, usual.over)),
                 None => known.short.starves(seen.at),
             };
-            step.given.push(Given { vm: id, wants, pcpus, starves });
+            step.starves.insert(id.clone(), starves);
+            step.given.push(Given { vm: id, wants, pcpus });
             if !starves {
                 known.starved.1 = None;
             } else if known.starved.1.is_none() {

@@ -31,6 +31,7 @@ mod shape;
 mod short;
 mod size;
 mod sizing;
+mod starving;
 mod stays;
 mod vain;
 mod weigh;

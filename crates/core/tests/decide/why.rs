@@ -1,9 +1,11 @@
 //! What is said of why a VM has so many vCPUs, or less than it wants, on hosts made of numbers.
 
+use std::time::Duration;
+
 use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::Lever;
 
-use crate::support::{Toy, vm};
+use crate::support::{ByCount, Toy, ToyVm, vm};
 
 /// Why `a`, of 8 vCPUs, gets others, beside `b`, which is more important and busy, too.
 fn why(policy: Policy, a: Rule) -> Vec<Why> {
@@ -67,4 +69,55 @@ fn what_is_said_of_who_starves_was_so_all_the_time() {
             "a: has wanted at least 2 pCPUs for half a minute and more, was granted 1.00 and used 1.50 meanwhile"
         ]
     );
+}
+
+/// What is said of who starves, and who does at the end, where nobody arbitrates: `a` and `b` on two pCPUs, of which `a` gets so
+/// much and waits for the rest of its two vCPUs.
+fn starving(a: Rule, used: ByCount, seconds: u32) -> (Vec<String>, Vec<bool>) {
+    let mut toy = Toy::new(2, vec![vm("a", 2, None, used), vm("b", 2, None, |_| 1.0)]);
+    let rule = Rule { name: "a".into(), ..a };
+    let mut controller = Controller::new(Policy { vm: vec![rule], size: Sizer::None, ..Policy::default() });
+    let (mut notes, mut starves) = (Vec::new(), Vec::new());
+    for _ in 0..seconds {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.pass(Duration::from_secs(1));
+        toy.vms.iter_mut().for_each(waits);
+        notes.extend(step.notes.into_iter().filter(|note| note.contains("starves")));
+        starves = step.starves.into_values().collect();
+    }
+    notes.dedup();
+    (notes, starves)
+}
+
+/// A second of waiting, where it does not run.
+fn waits(vm: &mut ToyVm) {
+    let each = 1.0 - (vm.used)(2) / 2.0;
+    for vcpu in &mut vm.state.vcpus {
+        *vcpu.counters.wait_ns.as_mut().unwrap() +=
+            u64::try_from(Duration::from_secs_f64(each).as_nanos()).unwrap();
+    }
+}
+
+#[test]
+fn who_gets_less_than_its_rule_guarantees_is_said_to_starve_though_nobody_arbitrates() {
+    let two = || Rule { min: Some(2), ..Rule::default() };
+    let (notes, starves) = starving(two(), |_| 1.0, 40);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with(
+        "a: starves: for half a minute and more it uses 1.00 pCPUs of the 2.00 that it is guaranteed (min)"
+    ));
+    assert_eq!(starves, [true, false]);
+    let not_yet = starving(two(), |_| 1.0, 20);
+    assert_eq!(not_yet, (vec![], vec![false; 2]), "not for half a minute");
+    let nothing_said = starving(Rule::default(), |_| 1.0, 40);
+    assert_eq!(nothing_said, (vec![], vec![false; 2]), "by its weight it gets one of two pCPUs");
+    let excluded = starving(Rule { exclude: Some(true), ..two() }, |_| 1.0, 40);
+    assert_eq!(excluded, (vec![], vec![false]));
+}
+
+#[test]
+fn who_gets_next_to_nothing_is_said_to_starve_whatever_its_rule_says() {
+    let (notes, starves) = starving(Rule::default(), |_| 0.1, 40);
+    assert_eq!(starves, [true, false], "{notes:?}");
+    assert!(notes[0].contains("it uses 0.10 pCPUs of the 1.00 that are available to it"), "{notes:?}");
 }
