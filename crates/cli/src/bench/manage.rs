@@ -1,6 +1,7 @@
 //! `corefit bench manage`: what a step of the controllers costs, and what the daemon does.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,9 @@ use corefit_core::{CpuId, CpuSet, Random, Time, Weight};
 use corefit_linux::threads::cpu_of;
 use serde::Serialize;
 
-use crate::manage::{Boot, Journal, Keeper, step};
+use super::explain::of_libvirt;
+use crate::manage::{Boot, Journal, Keeper, Status, step};
+use crate::printable;
 use crate::stats::median;
 use crate::table::Table;
 
@@ -33,6 +36,10 @@ pub(super) struct Args {
     /// Fewer steps, and the daemon for 5 seconds
     #[arg(long)]
     quick: bool,
+    /// VMs that the daemon manages, and leaves as they were, such as libvirt (scripts/testvm with 100 --bare --vcpus 10 -- ...);
+    /// without it 100 of libvirt's test driver
+    #[arg(long, value_name = "MACHINE")]
+    machine: Option<String>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -59,11 +66,14 @@ struct StepCost {
 
 #[derive(Serialize)]
 struct DaemonCost {
-    vms: u32,
-    vcpus: u32,
+    machine: String,
+    vms: usize,
+    vcpus: usize,
     seconds: f64,
     /// CPU time over time, user and system.
     cores: f64,
+    /// How much more libvirt's daemons used than before, likewise; `None`: of the test driver, which is in the daemon itself.
+    libvirtd_cores: Option<f64>,
     target_cores: f64,
     most_mib: f64,
     target_mib: f64,
@@ -72,7 +82,7 @@ struct DaemonCost {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let step = step_cost(if args.quick { 5 } else { 30 })?;
     let mut skipped = Vec::new();
-    let daemon = daemon_cost(Duration::from_secs(if args.quick { 5 } else { 30 }))
+    let daemon = daemon_cost(args.machine.as_deref(), Duration::from_secs(if args.quick { 5 } else { 30 }))
         .map_err(|error| skipped.push(format!("the daemon: {error:#}")))
         .ok();
     let document = Document { bench: "manage", step, daemon, skipped };
@@ -117,34 +127,44 @@ fn step_cost(steps: usize) -> Result<StepCost> {
     Ok(StepCost { vms: LARGE, vcpus: LARGE * VCPUS, steps, actions, median_ms, most_ms, target_ms: STEP_MS })
 }
 
-/// `corefit manage --apply` on libvirt's test driver, once a second.
-fn daemon_cost(time: Duration) -> Result<DaemonCost> {
+/// `corefit manage --apply` on a machine, libvirt's test driver if none is given, once a second.
+fn daemon_cost(machine: Option<&str>, time: Duration) -> Result<DaemonCost> {
     let dir = std::env::temp_dir().join(format!("corefit-bench-daemon-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    let measured = daemon_in(&dir, time);
+    let measured = daemon_in(&dir, machine, time);
     let _ = std::fs::remove_dir_all(&dir);
     measured
 }
 
-fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
+fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<DaemonCost> {
     let (host, config) = (dir.join("host.xml"), dir.join("corefit.toml"));
     std::fs::write(&host, node(DAEMON))?;
     std::fs::write(&config, "metrics = \"127.0.0.1:0\"\n")?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(["manage", "--apply", "--machine", &format!("libvirt:test://{}", host.display())])
+    let (corefit, state) = (std::env::current_exe()?, dir.join("state"));
+    let machine = machine.map_or_else(|| format!("libvirt:test://{}", host.display()), Into::into);
+    let is_test = machine.starts_with("libvirt:test:");
+    let idle = of_libvirt();
+    if !is_test {
+        std::thread::sleep(time);
+    }
+    let idle = of_libvirt().saturating_sub(idle);
+    let mut child = Command::new(&corefit)
+        .args(["manage", "--apply", "--machine", &machine])
         .arg("--config")
         .arg(&config)
         .arg("--state")
-        .arg(dir.join("state"))
+        .arg(&state)
         .stdin(Stdio::null())
         .stderr(std::fs::File::create(dir.join("log"))?)
         .spawn()
         .context("starting corefit manage")?;
     // What starting costs is not what it costs to run.
     std::thread::sleep(Duration::from_secs(3));
-    let (begun, before) = (Instant::now(), cpu_of(child.id()));
+    let (begun, before, asked) = (Instant::now(), cpu_of(child.id()), of_libvirt());
     std::thread::sleep(time);
     let (seconds, after) = (begun.elapsed().as_secs_f64(), cpu_of(child.id()));
+    let asked = of_libvirt().saturating_sub(asked);
+    let shown = Command::new(&corefit).args(["status", "--json", "--state"]).arg(&state).output()?;
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let pid = rustix::process::Pid::from_child(&child);
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -159,10 +179,16 @@ fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
     let peak = status
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
+    let shown: Status = serde_json::from_slice(&shown.stdout).context("what corefit status says")?;
+    if shown.vms.is_empty() {
+        bail!("{machine} has no VMs");
+    }
     Ok(DaemonCost {
-        vms: DAEMON,
-        vcpus: DAEMON * VCPUS,
+        machine: if is_test { "libvirt's test driver".into() } else { machine },
+        vms: shown.vms.len(),
+        vcpus: shown.vms.iter().map(|vm| vm.vcpus).sum(),
         seconds,
+        libvirtd_cores: (!is_test).then(|| (asked.as_secs_f64() - idle.as_secs_f64()) / seconds),
         cores: after.saturating_sub(before).as_secs_f64() / seconds,
         target_cores: CORE,
         most_mib: peak.context("no VmHWM in /proc/PID/status")? / 1024.0,
@@ -292,13 +318,20 @@ fn text(document: &Document) -> String {
     if let Some(daemon) = &document.daemon {
         table.row(vec![
             format!(
-                "daemon, {} VMs, {} vCPUs, at 1 Hz for {:.0} s",
-                daemon.vms, daemon.vcpus, daemon.seconds
+                "daemon, {} VMs, {} vCPUs of {}, at 1 Hz for {:.0} s",
+                daemon.vms,
+                daemon.vcpus,
+                printable::text(&daemon.machine),
+                daemon.seconds
             ),
             format!("{:.2} % of a core", daemon.cores * 100.0),
             format!("{:.0} %", daemon.target_cores * 100.0),
             verdict(daemon.cores < daemon.target_cores),
         ]);
+        if let Some(cores) = daemon.libvirtd_cores {
+            let more = format!("{:.2} % of a core", cores * 100.0);
+            table.row(vec!["libvirtd beside it, more than before".into(), more, "-".into(), "-".into()]);
+        }
         table.row(vec![
             "its memory at the most".into(),
             format!("{:.1} MiB", daemon.most_mib),

@@ -292,6 +292,11 @@ impl Others {
     }
 }
 
+/// CPU time that libvirt's daemons have used.
+pub(crate) fn of_libvirt() -> Duration {
+    Duration::from_nanos(Others::now().libvirtd_ns)
+}
+
 /// What those who are asked used, ms a second.
 struct Rates {
     libvirtd_ms: f64,

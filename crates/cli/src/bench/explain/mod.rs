@@ -4,6 +4,8 @@ mod cost;
 mod generate;
 mod seen;
 
+pub(super) use cost::of_libvirt;
+
 use std::process::ExitCode;
 use std::time::Instant;
 
