@@ -153,6 +153,11 @@ fn another_size_policy_is_compared_under_its_own_name_and_not_judged_by_what_cor
     assert_eq!((&vscale["sizes"][0]["size"], &none["sizes"][0]["size"]), (&"vscale".into(), &"none".into()));
     assert_eq!(none["sizes"][0]["vcpus"][3], 16.0, "all of its vCPUs, always");
     assert!(vscale["sizes"][0]["vcpus"][3].as_f64().unwrap() < 16.0, "{vscale}");
+    let searching = none["sizes"][0]["search"].as_f64().unwrap();
+    assert!(
+        (searching - 1.0).abs() < 0.05,
+        "who tries nothing pays nothing, with several VMs, too: {searching}"
+    );
     let promised = |item: &&serde_json::Value| item["figure"] == "2.5";
     for item in vscale["items"].as_array().unwrap().iter().filter(promised) {
         let (what, rule) = (item["what"].as_str().unwrap(), item["rule"].as_str().unwrap());

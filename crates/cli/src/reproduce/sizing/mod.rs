@@ -1,8 +1,8 @@
 //! P2.4, P2.5: how many vCPUs, decided by a formula, by pCPU-Est and by us, against the best of all numbers.
 //!
 //! All times are those of work that takes [`simulate::SECONDS`] at the best number of vCPUs; searching is part of it.
-//! The best number is found by trying all of them, in as many runs, by the mean of their times, as in the paper: a single run of
-//! some is luck. Ours is compared with VCPU-Bal's both ways: with the formula as a
+//! The best number is found by trying all of them, each for as long and in as many runs, by the mean of their times, as in the paper:
+//! a single run of some is luck, and what runs in step for ten seconds may not do so for sixty. Ours is compared with VCPU-Bal's both ways: with the formula as a
 //! controller, which begins with all vCPUs and looks before it does anything, as ours does, and with its number set at once,
 //! of which the first moments are left out ([`simulate::fixed`]). With several VMs all have the same program and, but for
 //! ours, the same number.
@@ -34,10 +34,6 @@ pub(super) use simulate::seconds;
 
 /// Most vCPUs.
 const MOST: u32 = 16;
-/// Every number of vCPUs is measured for so long, s, and the best ones for [`simulate::SECONDS`]: what runs in step for
-/// ten seconds may not do so for sixty.
-const FIRST: f64 = 2.0;
-const FINALISTS: usize = 3;
 /// The first of the random programs, if nobody says otherwise. Neither policy nor simulator was made with one of these in sight: once
 /// one was looked at while either was mended, this moves on (docs/sizing.md, *What was measured*).
 const RANDOM: u64 = 7000;
@@ -112,8 +108,8 @@ pub(super) struct Row {
     over_best: [f64; 3],
     /// Ours over VCPU-Bal's as a controller, which sees and does as ours does.
     over_bal: f64,
-    /// Ours over the best of the numbers that it ended with: what searching cost. `None` with several VMs.
-    search: Option<f64>,
+    /// Ours over that of the numbers that it ended with, set at once: what searching cost.
+    search: f64,
     settled_s: f64,
     /// Who decided ours.
     #[serde(default, skip_serializing_if = "is_ours")]
@@ -253,17 +249,17 @@ fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
     };
     let specs: Vec<Spec> = runs.clone().map(|run| of_run(true, run)).collect::<Result<_>>()?;
     let bal = case.shortage.available();
-    let (costs, best) = costs(&specs, bal)?;
+    let mut fixed = Fixed { specs: &specs, known: BTreeMap::new() };
+    let costs = (1..=MOST).map(|vcpus| fixed.all(vcpus)).collect::<Result<Vec<f64>>>()?;
+    let best = (0..costs.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
     let target = simulate::SECONDS / costs[best];
-    let at = |count: u32| costs[count as usize - 1];
-    let mean = |online: &[usize]| Mean::of(online.iter().map(|&n| count(n))).map_or(f64::NAN, |m| m.mean);
+    let mean = |online: &[u32]| Mean::of(online.iter().map(|&n| f64::from(n))).map_or(f64::NAN, |m| m.mean);
     let mut rows = vec![];
     for (run, spec) in runs.zip(&specs) {
         let est = simulate::ruled(spec, Sizer::PcpuEst, target)?;
         let formula = simulate::ruled(spec, Sizer::VcpuBal, target)?;
         for signal in [true, false].into_iter().filter(|signal| *signal || !case.random) {
             let ours = simulate::ruled(&of_run(signal, run)?, size, target)?;
-            let end = u32::try_from(ours.online.first().copied().unwrap_or(1))?;
             rows.push(Row {
                 program: case.long.name.clone(),
                 shortage: case.shortage.name(),
@@ -272,12 +268,12 @@ fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
                 random: case.random,
                 vcpus: [count(best + 1), f64::from(bal), mean(&est.online), mean(&ours.online)],
                 over_best: [
-                    at(bal) / costs[best],
+                    fixed.all(bal)? / costs[best],
                     est.took / simulate::SECONDS,
                     ours.took / simulate::SECONDS,
                 ],
                 over_bal: ours.took / formula.took,
-                search: (spec.vms.len() == 1).then(|| ours.took / (target * at(end))),
+                search: ours.took / (target * fixed.takes(&ours.online)?),
                 settled_s: ours.settled,
                 size,
             });
@@ -286,25 +282,32 @@ fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What work of 1 takes with each number of vCPUs, s: the mean of these runs. Those that do most in the mean at first, VCPU-Bal's and
-/// all are measured for long. And the index of the best of these.
-fn costs(specs: &[Spec], bal: u32) -> Result<(Vec<f64>, usize)> {
-    let rates = |vcpus: u32, seconds: f64| -> Result<Vec<f64>> {
-        specs.iter().map(|spec| simulate::fixed(spec, vcpus, seconds)).collect()
-    };
-    let first = (1..=MOST).map(|vcpus| rates(vcpus, FIRST)).collect::<Result<Vec<_>>>()?;
-    let mut order: Vec<usize> = (0..first.len()).collect();
-    let done = |index: usize| first[index].iter().sum::<f64>();
-    order.sort_by(|&a, &b| done(b).total_cmp(&done(a)));
-    let cost = |rates: &[f64]| rates.iter().map(|rate| 1.0 / rate).sum::<f64>() / count(rates.len());
-    let mut costs: Vec<f64> = first.iter().map(|rates| cost(rates)).collect();
-    let long: BTreeSet<usize> =
-        order.into_iter().take(FINALISTS).chain([bal as usize - 1, MOST as usize - 1]).collect();
-    for &index in &long {
-        costs[index] = cost(&rates(u32::try_from(index)? + 1, simulate::SECONDS)?);
+/// What fixed numbers of vCPUs take.
+struct Fixed<'a> {
+    /// Runs, each of them for [`simulate::SECONDS`].
+    specs: &'a [Spec],
+    /// By the numbers of all VMs.
+    known: BTreeMap<Vec<u32>, f64>,
+}
+
+impl Fixed<'_> {
+    /// What work of 1 takes with so many vCPUs, VM by VM, s: the mean of the runs.
+    fn takes(&mut self, online: &[u32]) -> Result<f64> {
+        if let Some(&known) = self.known.get(online) {
+            return Ok(known);
+        }
+        let costs = self.specs.iter().map(|spec| Ok(1.0 / simulate::fixed(spec, online)?));
+        let costs: Vec<f64> = costs.collect::<Result<_>>()?;
+        let cost = costs.iter().sum::<f64>() / count(costs.len());
+        self.known.insert(online.to_vec(), cost);
+        Ok(cost)
     }
-    let best = long.into_iter().min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
-    Ok((costs, best))
+
+    /// With as many for each VM.
+    fn all(&mut self, vcpus: u32) -> Result<f64> {
+        let vms = self.specs.first().map_or(0, |spec| spec.vms.len());
+        self.takes(&vec![vcpus; vms])
+    }
 }
 
 #[cfg(test)]

@@ -19,18 +19,18 @@ const WARM_UP: f64 = 0.3;
 /// The end of a run from which is told how it goes on, s.
 const LATELY: f64 = 5.0;
 
-/// Work per second of all VMs together, with so many vCPUs each from soon on, for so many seconds. As a controller's, the VMs
+/// Work per second of all VMs together for [`SECONDS`], with so many vCPUs, VM by VM, from soon on. As a controller's, the VMs
 /// begin with all vCPUs: where a guest's threads are depends on that.
-pub(super) fn fixed(spec: &Spec, vcpus: u32, seconds: f64) -> Result<f64> {
+pub(super) fn fixed(spec: &Spec, online: &[u32]) -> Result<f64> {
     let mut sim = Sim::new(spec)?;
     sim.run_for(ns(WARM_UP));
-    for vm in 0..spec.vms.len() {
+    for (vm, &vcpus) in online.iter().enumerate() {
         sim.set_online(vm, vcpus)?;
     }
     sim.run_for(ns(WARM_UP));
     let before = work(&sim);
-    sim.run_for(ns(seconds));
-    Ok((work(&sim) - before) / seconds)
+    sim.run_for(ns(SECONDS));
+    Ok((work(&sim) - before) / SECONDS)
 }
 
 /// What a controller made of a host.
@@ -39,7 +39,7 @@ pub(super) struct Outcome {
     /// Seconds that the work took.
     pub(super) took: f64,
     /// vCPUs of each VM at the end.
-    pub(super) online: Vec<usize>,
+    pub(super) online: Vec<u32>,
     /// When the last was.
     pub(super) settled: f64,
 }
@@ -80,7 +80,7 @@ pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
         }
     }
     let now = host.machine.observe()?;
-    let online = now.vms.iter().map(|vm| vm.online().len()).collect();
+    let online = now.vms.iter().map(|vm| u32::try_from(vm.online().len())).collect::<Result<_, _>>()?;
     Ok(Outcome { took: at, online, settled })
 }
 
