@@ -13,6 +13,15 @@ type Of = fn(&Row) -> (f64, f64);
 /// Which rows.
 type Which = fn(&Row) -> bool;
 
+const BAL: Of = |row| (row.over_best[0], 1.0);
+const EST: Of = |row| (row.over_best[1], 1.0);
+const OURS: Of = |row| (row.over_best[2], 1.0);
+const OVER_BAL: Of = |row| (row.over_best[2], row.over_best[2] / row.over_bal);
+const SEARCH: Of = |row| (row.over_best[2], row.over_best[2] / row.search);
+
+/// What the points of a series are spread over in a picture, of the distance of two configurations.
+const WIDTH: f64 = 0.12;
+
 /// All runs of a program in a configuration.
 struct Runs<'a>(Vec<&'a Row>);
 
@@ -63,16 +72,12 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
         ("ten programs without a signal", |row| !row.signal),
     ];
     let worsts: [(String, f64, Of); 4] = [
-        ("the worst".into(), 1.15, |row| (row.over_best[2], 1.0)),
-        (format!("{who}'s time over VCPU-Bal's, the worst"), 1.02, |row| {
-            (row.over_best[2], row.over_best[2] / row.over_bal)
-        }),
+        ("the worst".into(), 1.15, OURS),
+        (format!("{who}'s time over VCPU-Bal's, the worst"), 1.02, OVER_BAL),
         ("the same over VCPU-Bal's number set at once, its first 0.6 s left out".into(), 1.02, |row| {
             (row.over_best[2], row.over_best[0])
         }),
-        ("what searching costs at worst (theirs: 28 % at worst)".into(), 1.05, |row| {
-            (row.over_best[2], row.over_best[2] / row.search)
-        }),
+        ("what searching costs at worst (theirs: 28 % at worst)".into(), 1.05, SEARCH),
     ];
     for (name, of) in sets {
         let cases = by_case(rows, of);
@@ -86,7 +91,7 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
         };
         // Without a signal nothing is promised but to be no worse.
         let silent = !first.0[0].signal;
-        let over_best = cases.iter().map(|case| case.ratio(|row| (row.over_best[2], 1.0)).mean);
+        let over_best = cases.iter().map(|case| case.ratio(OURS).mean);
         if !silent && let Some(Mean { mean, ci95, n }) = geometric(over_best) {
             let what = format!("{who}'s time over the best's, geometric mean of {n} cases");
             promise(what, Mean { mean, ci95: ci95.map(|half| half * mean), n }, 1.05);
@@ -128,8 +133,7 @@ fn published(rows: &[Row]) -> Vec<Item> {
         let chosen = cases.iter().filter(|case| which(case.0[0])).map(|case| (case, case.ratio(of)));
         chosen.max_by(|(_, a), (_, b)| a.mean.total_cmp(&b.mean))
     };
-    let (by_est, by_best): (Of, Of) =
-        (|row| (row.over_best[0], row.over_best[1]), |row| (row.over_best[0], 1.0));
+    let (by_est, by_best): (Of, Of) = (|row| (row.over_best[0], row.over_best[1]), BAL);
     // What is the most of all numbers of pCPUs is not told by a few of them.
     let is_whole = |program: &str| {
         let there = |pcpus| {
@@ -178,17 +182,18 @@ fn published(rows: &[Row]) -> Vec<Item> {
     items
 }
 
+/// A row for each case: means of its runs, and how far off they may be by chance.
 pub(in super::super) fn text(rows: &[Row]) -> String {
     let size = size(rows);
     let ours = if is_ours(&size) { "ours".into() } else { name(size) };
     let (over_best, over_bal) = (format!("{ours}/best"), format!("{ours}/bal"));
     let mut table = Table::new(
-        4,
+        3,
         &[
             "program",
             "short",
-            "run",
             "signal",
+            "runs",
             "best",
             "bal",
             "est",
@@ -201,53 +206,76 @@ pub(in super::super) fn text(rows: &[Row]) -> String {
             "settled s",
         ],
     );
-    for row in rows {
+    for case in by_case(rows, |_| true) {
+        let row = case.0[0];
         let mut cells = vec![
             row.program.clone(),
             row.shortage.clone(),
-            row.run.to_string(),
             if row.signal { "yes" } else { "no" }.into(),
+            case.0.len().to_string(),
         ];
-        cells.extend(row.vcpus.iter().map(|n| format!("{n:.1}")));
-        cells.extend(row.over_best.iter().chain([&row.over_bal]).map(|ratio| format!("{ratio:.2}")));
-        cells.push(format!("{:.3}", row.search));
-        cells.push(format!("{:.1}", row.settled_s));
+        let vcpus: [Of; 4] = [
+            |row| (row.vcpus[0], 1.0),
+            |row| (row.vcpus[1], 1.0),
+            |row| (row.vcpus[2], 1.0),
+            |row| (row.vcpus[3], 1.0),
+        ];
+        cells.extend(vcpus.map(|of| format!("{:.1}", case.ratio(of).mean)));
+        let times: [Of; 5] = [BAL, EST, OURS, OVER_BAL, SEARCH];
+        cells.extend(times.map(|of| {
+            let Mean { mean, ci95, .. } = case.ratio(of);
+            format!("{mean:.3}{}", ci95.map_or(String::new(), |half| format!(" +-{half:.3}")))
+        }));
+        cells.push(format!("{:.1}", case.ratio(|row| (row.settled_s, 1.0)).mean));
         table.row(cells);
     }
     format!(
-        "vCPUs, and times over the best number's, of work of {} s:\n{}\
-         signal: whether somebody counts the work; search: time over that of the number it ended with, which is what trying others \
-         cost;\nsettled: when the number changed last.\n",
+        "vCPUs, and times over the best number's, of work of {} s, means of runs:\n{}\
+         signal: whether somebody counts the work; search: time over that of the numbers it ended with, which is what trying others \
+         cost;\nsettled: when the number changed last; +-: half the width of the 95 % interval, of runs that differ by their seeds.\n",
         simulate::SECONDS,
         table.render()
     )
 }
 
-/// Times over the best, by configuration: a point for each program.
+/// Times over the best, by configuration: a point for each case.
 pub(in super::super) fn chart(rows: &[Row]) -> Chart {
-    let cases = by_case(rows, |row| row.signal && !row.random);
-    let mut names: Vec<String> = cases.iter().map(|case| case.0[0].shortage.clone()).collect();
-    names.dedup();
-    let controllers: [(String, Of); 3] = [
-        ("VCPU-Bal".into(), |row| (row.over_best[0], 1.0)),
-        ("pCPU-Est".into(), |row| (row.over_best[1], 1.0)),
-        (name(size(rows)), |row| (row.over_best[2], 1.0)),
+    let mut names: Vec<String> = vec![];
+    for row in rows {
+        if !names.contains(&row.shortage) {
+            names.push(row.shortage.clone());
+        }
+    }
+    let who = name(size(rows));
+    let ten: Which = |row| row.signal && !row.random;
+    let drawn: [(String, Which, Of); 5] = [
+        ("VCPU-Bal".into(), ten, BAL),
+        ("pCPU-Est".into(), ten, EST),
+        (who.clone(), ten, OURS),
+        (format!("{who}, no signal"), |row| !row.signal, OURS),
+        (format!("{who}, random programs"), |row| row.random, OURS),
     ];
-    let series = controllers.iter().enumerate().map(|(column, (name, of))| {
-        let point = |case: &Runs<'_>| {
-            let x = names.iter().position(|name| *name == case.0[0].shortage).map_or(0.0, count);
-            Some((x + (count(column) - 1.0) * 0.2, case.ratio(*of).mean, None))
-        };
-        Series { name: name.clone(), points: cases.iter().filter_map(point).collect() }
+    let series = drawn.into_iter().map(|(name, which, of)| {
+        let cases = by_case(rows, which);
+        let points = names.iter().zip(0..).flat_map(|(shortage, x)| {
+            let here: Vec<&Runs<'_>> = cases.iter().filter(|case| case.0[0].shortage == *shortage).collect();
+            let middle = (count(here.len()) - 1.0) / 2.0;
+            let point = |(at, case): (usize, &&Runs<'_>)| {
+                let Mean { mean, ci95, .. } = case.ratio(of);
+                // Beside each other, within the part of a configuration that a series has.
+                (f64::from(x) + (count(at) - middle) * WIDTH / count(here.len()), mean, ci95)
+            };
+            here.iter().enumerate().map(point).collect::<Vec<_>>()
+        });
+        Series { name, points: points.collect() }
     });
     Chart {
         title: "P2: time over that of the best number of vCPUs".into(),
-        note:
-            "ten programs in each configuration, work of 60 s, searching included; simulated, means of runs"
-                .into(),
+        note: "programs in each configuration, work of 60 s, searching included; simulated, means of runs with 95 % intervals"
+            .into(),
         x: "configuration".into(),
         y: "time / best".into(),
-        series: series.collect(),
+        series: series.filter(|series| !series.points.is_empty()).collect(),
         categories: Some(names),
         logarithmic_x: false,
         linear_y: false,
@@ -308,6 +336,40 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn each_case_has_a_row_and_a_point_with_its_interval() {
+        let silent = |run, over_best| Row { signal: false, ..row("lu", run, over_best) };
+        let rows = [
+            row("lu", 0, 1.1),
+            row("lu", 1, 1.3),
+            row("bt", 0, 1.4),
+            silent(0, 1.5),
+            silent(1, 1.7),
+            row("random 7", 0, 1.6),
+        ];
+        let text = text(&rows);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let of = |program: &str, signal: &str| {
+            let cases: Vec<_> =
+                lines.iter().filter(|line| line.starts_with(&[program]) && line.contains(&signal)).collect();
+            assert_eq!(cases.len(), 1, "{text}");
+            cases[0].join(" ")
+        };
+        assert!(of("lu", "yes").contains(" yes 2 ") && of("lu", "yes").contains(" 1.200 +-1.271 "), "{text}");
+        assert!(of("lu", "no").contains(" 1.600 +-1.271 ") && of("bt", "yes").contains(" 1.400 "), "{text}");
+        assert!(of("random", "yes").contains(" 1.600 ") && !of("random", "yes").contains("+-"), "{text}");
+        let chart = chart(&rows);
+        let rounded = |x: f64| (x * 1e3).round() / 1e3;
+        let points = |series: usize| -> Vec<(f64, Option<f64>)> {
+            let Series { points, .. } = &chart.series[series];
+            points.iter().map(|(_, y, half)| (rounded(*y), half.map(rounded))).collect()
+        };
+        assert_eq!(points(2), [(1.2, Some(1.271)), (1.4, None)]);
+        assert_eq!((points(3), points(4)), (vec![(1.6, Some(1.271))], vec![(1.6, None)]));
+        let xs: Vec<f64> = chart.series[2].points.iter().map(|point| point.0).collect();
+        assert!(xs[0] < xs[1] && xs.iter().all(|x| x.abs() < WIDTH), "{xs:?}");
+    }
+
+    #[test]
     fn what_is_published_of_pcpu_est_is_compared_with_fewer_pcpus_alone() {
         let of = |program: &str, shortage: &str, over_best: [f64; 3]| Row {
             shortage: shortage.into(),
@@ -364,7 +426,7 @@ pub(super) mod tests {
             assert!(item.what.contains("under vscale") && !item.what.contains("corefit"), "{item:?}");
         }
         assert!(text(&ours).contains("ours/best") && text(&others).contains("vscale/best"));
-        let drawn = |rows: &[Row]| chart(rows).series.last().unwrap().name.clone();
+        let drawn = |rows: &[Row]| chart(rows).series[2].name.clone();
         assert_eq!((drawn(&ours), drawn(&others)), ("corefit".into(), "vscale".into()));
         let json = serde_json::to_string(&ours[0]).unwrap();
         assert!(!json.contains("size"), "{json}");
