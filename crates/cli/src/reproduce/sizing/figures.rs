@@ -1,7 +1,7 @@
-//! What came of it: promises and published figures, a table and a picture. A case is judged by the mean of its runs.
+//! What came of it: promises, a table and a picture (what is published: `published.rs`). A case is judged by the mean of its runs.
 
 use super::super::{Item, Paper, Rule};
-use super::{PROGRAMS, Reduction, Row, count, is_ours, simulate};
+use super::{Row, count, is_ours, published, simulate};
 use crate::chart::{Chart, Series};
 use crate::named::name;
 use crate::stats::{Mean, geometric};
@@ -9,30 +9,31 @@ use crate::table::Table;
 use corefit_core::decide::Sizer;
 
 /// What of a row is divided by what: times.
-type Of = fn(&Row) -> (f64, f64);
+pub(super) type Of = fn(&Row) -> (f64, f64);
 /// Which rows.
-type Which = fn(&Row) -> bool;
+pub(super) type Which = fn(&Row) -> bool;
 
-const BAL: Of = |row| (row.over_best[0], 1.0);
+pub(super) const BAL: Of = |row| (row.over_best[0], 1.0);
 const EST: Of = |row| (row.over_best[1], 1.0);
-const OURS: Of = |row| (row.over_best[2], 1.0);
+pub(super) const OURS: Of = |row| (row.over_best[2], 1.0);
 const OVER_BAL: Of = |row| (row.over_best[2], row.over_best[2] / row.over_bal);
-const SEARCH: Of = |row| (row.over_best[2], row.over_best[2] / row.search);
+pub(super) const SEARCH: Of = |row| (row.over_best[2], row.over_best[2] / row.search);
 
 /// What the points of a series are spread over in a picture, of the distance of two configurations.
 const WIDTH: f64 = 0.12;
 
 /// All runs of a program in a configuration.
-struct Runs<'a>(Vec<&'a Row>);
+#[derive(Clone)]
+pub(super) struct Runs<'a>(pub(super) Vec<&'a Row>);
 
 impl Runs<'_> {
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let Row { program, shortage, .. } = self.0[0];
         format!("{program}, {shortage}")
     }
 
     /// The mean of times over the mean of others.
-    fn ratio(&self, of: Of) -> Mean {
+    pub(super) fn ratio(&self, of: Of) -> Mean {
         let runs: Vec<(f64, f64)> = self.0.iter().map(|row| of(row)).collect();
         Mean::of_ratio(&runs).unwrap_or(Mean { mean: f64::NAN, ci95: None, n: 0 })
     }
@@ -44,7 +45,7 @@ fn one(row: &Row, of: Of) -> f64 {
 }
 
 /// In the order of the rows.
-fn by_case(rows: &[Row], which: Which) -> Vec<Runs<'_>> {
+pub(super) fn by_case(rows: &[Row], which: Which) -> Vec<Runs<'_>> {
     let mut cases: Vec<Runs<'_>> = vec![];
     let key = |row: &Row| (row.program.clone(), row.shortage.clone(), row.signal);
     for row in rows.iter().filter(|row| which(row)) {
@@ -57,7 +58,7 @@ fn by_case(rows: &[Row], which: Which) -> Vec<Runs<'_>> {
 }
 
 /// Who decided, of these rows.
-fn size(rows: &[Row]) -> Sizer {
+pub(super) fn size(rows: &[Row]) -> Sizer {
     rows.first().map_or(Sizer::Corefit, |row| row.size)
 }
 
@@ -102,12 +103,12 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
             promise(format!("{what}{which}"), worst, *limit);
         }
     }
-    items.extend(published(rows));
+    items.extend(published::items(rows));
     items
 }
 
 /// Of which case the mean over its runs is the greatest, and how single runs are, in words; and that mean. `None` of no case.
-fn worst(cases: &[Runs<'_>], of: Of, limit: f64) -> Option<(String, Mean)> {
+pub(super) fn worst(cases: &[Runs<'_>], of: Of, limit: f64) -> Option<(String, Mean)> {
     let case = cases.iter().max_by(|a, b| a.ratio(of).mean.total_cmp(&b.ratio(of).mean))?;
     let ratio = case.ratio(of);
     if ratio.ci95.is_none() {
@@ -123,63 +124,6 @@ fn worst(cases: &[Runs<'_>], of: Of, limit: f64) -> Option<(String, Mean)> {
         single().count()
     );
     Some((which, ratio))
-}
-
-/// What the paper prints of VCPU-Bal, the optimum and pCPU-Est, as far as there are such cases.
-fn published(rows: &[Row]) -> Vec<Item> {
-    let cases = by_case(rows, |row| row.signal && !row.random);
-    // VCPU-Bal's time over that of another one, at most, and in which case.
-    let most = |which: &dyn Fn(&Row) -> bool, of: Of| {
-        let chosen = cases.iter().filter(|case| which(case.0[0])).map(|case| (case, case.ratio(of)));
-        chosen.max_by(|(_, a), (_, b)| a.mean.total_cmp(&b.mean))
-    };
-    let (by_est, by_best): (Of, Of) = (|row| (row.over_best[0], row.over_best[1]), BAL);
-    // What is the most of all numbers of pCPUs is not told by a few of them.
-    let is_whole = |program: &str| {
-        let there = |pcpus| {
-            let name = Reduction(pcpus).name();
-            cases.iter().any(|case| case.0[0].program == program && case.0[0].shortage == name)
-        };
-        [12, 8, 4, 2].into_iter().all(there)
-    };
-    let item = |what: String, theirs, ours: Mean, rule| {
-        Item::new((Paper::P2, "Figure 12"), what, theirs, Some(ours.mean), &rule).off_by(ours.ci95)
-    };
-    let judged = |item: Item, whole: bool| {
-        if whole { item } else { item.not_judged("with 12, 8, 4 and 2 pCPUs") }
-    };
-    // The paper has pCPU-Est in this configuration only.
-    let reduced = |row: &Row| row.shortage.ends_with("pCPUs");
-    let mut items = vec![];
-    if let Some((_, gain)) = most(&reduced, by_est) {
-        let percent = Mean { mean: (gain.mean - 1.0) * 100.0, ..gain.times(100.0) };
-        let item = item("pCPU-Est over VCPU-Bal, pCPUs, %".into(), Some(42.0), percent, Rule::Within(25.0));
-        items.push(judged(item, PROGRAMS.into_iter().all(is_whole)));
-    }
-    for program in ["bt", "cg", "sp", "ua"] {
-        let of = |row: &Row| row.program == program && reduced(row);
-        if let Some(((est_case, est), (best_case, best))) = most(&of, by_est).zip(most(&of, by_best)) {
-            // The same runs of VCPU-Bal are in both, and count only once if it is one case.
-            let one_case = std::ptr::eq(est_case, best_case);
-            let ci95 = one_case.then(|| est_case.ratio(|row| (1.0, row.over_best[1])).ci95).flatten();
-            let ours = Mean { ci95, ..est.over(best) };
-            let what =
-                format!("{program}: greatest gain by pCPU-Est over the best number's (\"almost the same\")");
-            let item = item(what, None, ours, Rule::AtLeast(0.95));
-            let half = (est.mean - 1.0) / (best.mean - 1.0) >= 0.5;
-            items.push(judged(item.and(half, "half the effect at least"), is_whole(program)));
-        }
-    }
-    for program in ["dc", "lu"] {
-        let of = |row: &Row| row.program == program && reduced(row);
-        if let Some(((_, est), (_, best))) = most(&of, by_est).zip(most(&of, by_best)) {
-            let what = format!("pCPU-Est does not help {program}: VCPU-Bal's time over its, at most");
-            let possible = format!("while the best number's {:.3} is more than that", best.mean);
-            let item = item(what, None, est, Rule::AtMost(1.02)).and(best.mean > 1.02, &possible);
-            items.push(judged(item, is_whole(program)));
-        }
-    }
-    items
 }
 
 /// A row for each case: means of its runs, and how far off they may be by chance.
@@ -297,6 +241,7 @@ pub(super) mod tests {
             over_best: [1.0, 1.0, over_best],
             over_bal: 1.0,
             search: 1.0,
+            est_search: None,
             settled_s: 1.0,
             size: Sizer::Corefit,
         }
@@ -367,45 +312,6 @@ pub(super) mod tests {
         assert_eq!((points(3), points(4)), (vec![(1.6, Some(1.271))], vec![(1.6, None)]));
         let xs: Vec<f64> = chart.series[2].points.iter().map(|point| point.0).collect();
         assert!(xs[0] < xs[1] && xs.iter().all(|x| x.abs() < WIDTH), "{xs:?}");
-    }
-
-    #[test]
-    fn what_is_published_of_pcpu_est_is_compared_with_fewer_pcpus_alone() {
-        let of = |program: &str, shortage: &str, over_best: [f64; 3]| Row {
-            shortage: shortage.into(),
-            over_best,
-            ..row(program, 0, 1.0)
-        };
-        let all = |program: &str, times: [[f64; 3]; 4]| {
-            let cases = ["12 pCPUs", "8 pCPUs", "4 pCPUs", "2 pCPUs"].into_iter().zip(times);
-            cases.map(|(shortage, over_best)| of(program, shortage, over_best)).collect::<Vec<Row>>()
-        };
-        let none = [1.0; 3];
-        // BT reaches a gain of 1.5 of 1.6 where pCPU-Est and the best number do so, CG next to nothing of next to nothing; LU
-        // gains under a cap only, UA was not simulated with enough numbers of pCPUs.
-        let rows = [
-            all("bt", [[1.5, 1.0, 1.0], [1.6, 1.6, 1.0], none, none]),
-            all("cg", [[1.02, 1.015, 1.0], none, none, none]),
-            all("sp", [[1.5, 1.01, 1.0], none, none, none]),
-            all("lu", [[1.2, 1.2, 1.0], none, none, none]),
-            all("dc", [none; 4]),
-            vec![of("ua", "4 pCPUs", [1.5, 1.0, 1.0]), of("lu", "1200 %", [6.0, 1.0, 1.0])],
-        ]
-        .concat();
-        let said: Vec<(String, f64, Option<bool>)> =
-            published(&rows).into_iter().map(|item| (item.what, item.ours.unwrap(), item.ok)).collect();
-        let is = |what: &str, number: f64, ok| {
-            let (_, ours, judged) = said.iter().find(|(said, ..)| said.starts_with(what)).unwrap();
-            assert!((ours - number).abs() < 1e-9 && *judged == ok, "{what}: {said:?}");
-        };
-        is("pCPU-Est over VCPU-Bal, pCPUs, %", 50.0, None);
-        is("bt: greatest gain", 1.5 / 1.6, Some(false));
-        is("cg: greatest gain", 1.02 / 1.015 / 1.02, Some(false));
-        is("sp: greatest gain", 1.5 / 1.01 / 1.5, Some(true));
-        is("ua: greatest gain", 1.0, None);
-        is("pCPU-Est does not help lu", 1.0, Some(true));
-        is("pCPU-Est does not help dc", 1.0, Some(false));
-        assert_eq!(said.len(), 7, "nothing of programs without such a case: {said:?}");
     }
 
     #[test]

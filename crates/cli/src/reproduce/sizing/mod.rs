@@ -9,6 +9,7 @@
 
 mod figures;
 mod programs;
+mod published;
 mod simulate;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,6 +111,8 @@ pub(super) struct Row {
     over_bal: f64,
     /// Ours over that of the numbers that it ended with, set at once: what searching cost.
     search: f64,
+    /// pCPU-Est's over that of its number. `None` with several VMs, which the paper does not have it decide for.
+    est_search: Option<f64>,
     settled_s: f64,
     /// Who decided ours.
     #[serde(default, skip_serializing_if = "is_ours")]
@@ -257,6 +260,10 @@ fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
     let mut rows = vec![];
     for (run, spec) in runs.zip(&specs) {
         let est = simulate::ruled(spec, Sizer::PcpuEst, target)?;
+        let est_search = match est.online[..] {
+            [vcpus] => Some(est.took / (target * fixed.all(vcpus)?)),
+            _ => None,
+        };
         let formula = simulate::ruled(spec, Sizer::VcpuBal, target)?;
         for signal in [true, false].into_iter().filter(|signal| *signal || !case.random) {
             let ours = simulate::ruled(&of_run(signal, run)?, size, target)?;
@@ -274,6 +281,7 @@ fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
                 ],
                 over_bal: ours.took / formula.took,
                 search: ours.took / (target * fixed.takes(&ours.online)?),
+                est_search,
                 settled_s: ours.settled,
                 size,
             });
