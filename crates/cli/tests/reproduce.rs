@@ -139,17 +139,31 @@ fn said(output: &Output, items: &[serde_json::Value]) {
 #[test]
 fn another_size_policy_is_compared_under_its_own_name_and_not_judged_by_what_corefit_promises() {
     let only = ["P2", "--only", "is, 4 VMs"];
-    let rows = |policy: &str| {
+    let rows = |policies: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_corefit"))
             .arg("reproduce")
             .args(only)
-            .args(["--json", "--size", policy])
+            .args(["--json", "--size"])
+            .args(policies)
             .output()
             .unwrap();
         assert!(output.status.success(), "nothing of it is promised: {output:?}");
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
     };
-    let (vscale, none) = (rows("vscale"), rows("none"));
+    let (vscale, none) = (rows(&["vscale"]), rows(&["none"]));
+    let ewma = rows(&["vscale", "--demand", "ewma", "--arbitrate", "max-min"]);
+    let sizes = |document: &serde_json::Value| document["sizes"][0].clone();
+    assert_eq!(
+        (sizes(&ewma)["demand"].clone(), sizes(&ewma)["arbitrate"].clone()),
+        ("ewma".into(), "max-min".into())
+    );
+    assert_ne!(sizes(&ewma)["over_best"][2], sizes(&vscale)["over_best"][2]);
+    assert!(
+        ewma["items"][0]["what"]
+            .as_str()
+            .unwrap()
+            .contains("under vscale, demand by ewma, served by max-min: ")
+    );
     assert_eq!((&vscale["sizes"][0]["size"], &none["sizes"][0]["size"]), (&"vscale".into(), &"none".into()));
     assert_eq!(none["sizes"][0]["vcpus"][3], 16.0, "all of its vCPUs, always");
     assert!(vscale["sizes"][0]["vcpus"][3].as_f64().unwrap() < 16.0, "{vscale}");
@@ -175,8 +189,8 @@ fn a_policy_for_what_is_not_simulated_is_refused_with_the_remedy() {
             "corefit: --size is a policy for P2's numbers of vCPUs; give P2, and",
         ),
         (
-            &["P2", "--demand", "ewma"],
-            "corefit: --demand and --arbitrate are policies for P5's job sets; give P5,",
+            &["P4", "--demand", "ewma"],
+            "corefit: --demand and --arbitrate are policies for P2's numbers of vCPUs and P5's job sets; give P2 or P5,",
         ),
         (
             &["P5", "--controllers", "none", "--arbitrate", "fcfs"],

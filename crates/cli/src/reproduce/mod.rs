@@ -237,8 +237,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     );
     ensure!(
         !args.overlap.any()
-            || (papers.contains(&Paper::P5) && effort != Effort::None && !args.sizing.is_part()),
-        "--demand and --arbitrate are policies for P5's job sets; give P5, and --controllers quick or full, without --only and --sizes"
+            || (effort != Effort::None && (papers.contains(&Paper::P2) || papers.contains(&Paper::P5))),
+        "--demand and --arbitrate are policies for P2's numbers of vCPUs and P5's job sets; give P2 or P5, and --controllers quick or full"
     );
     // To be known before, not after minutes.
     ensure!(
@@ -250,7 +250,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // What cannot be written takes nothing else with it.
     let mut told = Ok(());
     if papers.contains(&Paper::P2) && effort != Effort::None {
-        sizes = sizing::rows(&args.sizing)?;
+        sizes = sizing::rows(&args.sizing, &args.overlap)?;
         ensure!(
             !sizes.is_empty(),
             "--only {}: no such case; names are as in \"lu, 4 VMs\"",

@@ -46,12 +46,13 @@ const INTERVAL_MS: u64 = 1000;
 /// Who decides, in the place of what is published.
 #[derive(clap::Args)]
 pub(super) struct Policies {
-    /// P5's job sets: what VMs are going to want, by ewma, pid, ftds, aisd [default: ftds]
-    #[arg(long, value_name = "POLICY", value_parser = named::<Forecast>)]
-    demand: Option<Forecast>,
-    /// P5's Figure 8: who is served first, against first come first served: none, fcfs, priority, max-min [default: priority]
-    #[arg(long, value_name = "POLICY", value_parser = named::<Arbiter>)]
-    arbitrate: Option<Arbiter>,
+    /// P5's job sets and P2's numbers of vCPUs: what VMs are going to want, by ewma, pid, ftds, aisd [default: ftds]
+    #[arg(long, value_name = "POLICY", value_parser = named::<Forecast>, conflicts_with = "sizes")]
+    pub(super) demand: Option<Forecast>,
+    /// P5's Figure 8, against first come first served, and P2's numbers of vCPUs: who is served first: none, fcfs, priority,
+    /// max-min [default: priority; P2: none]
+    #[arg(long, value_name = "POLICY", value_parser = named::<Arbiter>, conflicts_with = "sizes")]
+    pub(super) arbitrate: Option<Arbiter>,
 }
 
 /// The published ones.

@@ -1,12 +1,10 @@
 //! What came of it: promises, a table and a picture (what is published: `published.rs`). A case is judged by the mean of its runs.
 
 use super::super::{Item, Paper, Rule};
-use super::{Row, count, is_ours, published, simulate};
+use super::{Decides, Row, count, published, simulate};
 use crate::chart::{Chart, Series};
-use crate::named::name;
 use crate::stats::{Mean, geometric};
 use crate::table::Table;
-use corefit_core::decide::Sizer;
 
 /// What of a row is divided by what: times.
 pub(super) type Of = fn(&Row) -> (f64, f64);
@@ -58,15 +56,15 @@ pub(super) fn by_case(rows: &[Row], which: Which) -> Vec<Runs<'_>> {
 }
 
 /// Who decided, of these rows.
-pub(super) fn size(rows: &[Row]) -> Sizer {
-    rows.first().map_or(Sizer::Corefit, |row| row.size)
+pub(super) fn by(rows: &[Row]) -> Decides {
+    rows.first().map_or(Decides::default(), |row| row.by)
 }
 
 /// Our promises, on these rows. They are of corefit; of another policy the numbers are only shown.
 pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
     let mut items = vec![];
-    let size = size(rows);
-    let (who, ours) = (name(size), is_ours(&size));
+    let by = by(rows);
+    let (who, ours) = (by.name(), by.is_ours());
     let sets: [(&str, Which); 3] = [
         ("ten programs", |row| row.signal && !row.random),
         ("random programs", |row| row.random),
@@ -128,8 +126,8 @@ pub(super) fn worst(cases: &[Runs<'_>], of: Of, limit: f64) -> Option<(String, M
 
 /// A row for each case: means of its runs, and how far off they may be by chance.
 pub(in super::super) fn text(rows: &[Row]) -> String {
-    let size = size(rows);
-    let ours = if is_ours(&size) { "ours".into() } else { name(size) };
+    let by = by(rows);
+    let ours = if by.is_ours() { "ours".into() } else { by.name() };
     let (over_best, over_bal) = (format!("{ours}/best"), format!("{ours}/bal"));
     let mut table = Table::new(
         3,
@@ -190,7 +188,7 @@ pub(in super::super) fn chart(rows: &[Row]) -> Chart {
             names.push(row.shortage.clone());
         }
     }
-    let who = name(size(rows));
+    let who = by(rows).name();
     let ten: Which = |row| row.signal && !row.random;
     let drawn: [(String, Which, Of); 5] = [
         ("VCPU-Bal".into(), ten, BAL),
@@ -229,6 +227,7 @@ pub(in super::super) fn chart(rows: &[Row]) -> Chart {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use corefit_core::decide::{Forecast, Sizer};
 
     pub(in super::super) fn row(program: &str, run: u64, over_best: f64) -> Row {
         Row {
@@ -243,7 +242,7 @@ pub(super) mod tests {
             search: 1.0,
             est_search: None,
             settled_s: 1.0,
-            size: Sizer::Corefit,
+            by: Decides::default(),
         }
     }
 
@@ -317,7 +316,8 @@ pub(super) mod tests {
     #[test]
     fn what_is_promised_of_corefit_is_not_asked_of_another_policy() {
         let ours = [row("lu", 0, 3.0), row("random 7", 0, 3.0)];
-        let others: Vec<Row> = ours.iter().map(|row| Row { size: Sizer::Vscale, ..row.clone() }).collect();
+        let others: Vec<Row> =
+            ours.iter().map(|row| Row { by: Sizer::Vscale.into(), ..row.clone() }).collect();
         let promises = |rows: &[Row]| {
             let promised: Vec<Item> = items(rows).into_iter().filter(|item| item.figure == "2.5").collect();
             assert!(promised.len() >= 4 && promised.iter().all(|item| item.ours.is_some()));
@@ -335,6 +335,11 @@ pub(super) mod tests {
         let drawn = |rows: &[Row]| chart(rows).series[2].name.clone();
         assert_eq!((drawn(&ours), drawn(&others)), ("corefit".into(), "vscale".into()));
         let json = serde_json::to_string(&ours[0]).unwrap();
-        assert!(!json.contains("size"), "{json}");
+        assert!(!json.contains("size") && !json.contains("demand"), "{json}");
+        let pid = Row { by: Decides { demand: Forecast::Pid, ..Decides::default() }, ..ours[0].clone() };
+        let json = serde_json::to_string(&pid).unwrap();
+        let again: Row = serde_json::from_str(&json).unwrap();
+        assert!(json.contains(r#""demand":"pid""#) && again.by == pid.by && !again.by.is_ours(), "{json}");
+        assert!(promises(&[pid])[0].what.contains("under corefit, demand by pid: "));
     }
 }

@@ -17,13 +17,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use corefit_core::decide::Sizer;
+use corefit_core::decide::{Arbiter, Forecast, Sizer};
 use corefit_sim::Spec;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::Effort;
 use super::p2::{PROGRAMS, SHORTAGE, Shortage};
+use super::p5::Policies;
 use super::testbed::spec;
 use crate::named::{name, named};
 use crate::parallel;
@@ -115,12 +116,48 @@ pub(super) struct Row {
     est_search: Option<f64>,
     settled_s: f64,
     /// Who decided ours.
-    #[serde(default, skip_serializing_if = "is_ours")]
-    size: Sizer,
+    #[serde(flatten)]
+    by: Decides,
 }
 
-fn is_ours(size: &Sizer) -> bool {
-    *size == Sizer::Corefit
+/// Policies that decide numbers of vCPUs; those that are the default, corefit's, are left out of documents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Decides {
+    #[serde(skip_serializing_if = "is_default")]
+    size: Sizer,
+    #[serde(skip_serializing_if = "is_default")]
+    demand: Forecast,
+    #[serde(skip_serializing_if = "is_default")]
+    arbitrate: Arbiter,
+}
+
+fn is_default<T: Default + PartialEq>(policy: &T) -> bool {
+    *policy == T::default()
+}
+
+impl From<Sizer> for Decides {
+    fn from(size: Sizer) -> Decides {
+        Decides { size, ..Decides::default() }
+    }
+}
+
+impl Decides {
+    fn is_ours(self) -> bool {
+        is_default(&self)
+    }
+
+    /// For people.
+    fn name(self) -> String {
+        let mut text = name(self.size);
+        if !is_default(&self.demand) {
+            text += &format!(", demand by {}", name(self.demand));
+        }
+        if !is_default(&self.arbitrate) {
+            text += &format!(", served by {}", name(self.arbitrate));
+        }
+        text
+    }
 }
 
 /// A program in a configuration.
@@ -138,7 +175,7 @@ impl Case {
 }
 
 /// Of all cases that are chosen.
-pub(super) fn rows(choice: &Choice) -> Result<Vec<Row>> {
+pub(super) fn rows(choice: &Choice, policies: &Policies) -> Result<Vec<Row>> {
     if !choice.sizes.is_empty() {
         return earlier(&choice.sizes);
     }
@@ -146,8 +183,12 @@ pub(super) fn rows(choice: &Choice) -> Result<Vec<Row>> {
     let only = &choice.only;
     cases.retain(|case| only.is_empty() || only.iter().any(|part| case.name().contains(part.as_str())));
     let runs = choice.runs();
-    let size = choice.size.unwrap_or_default();
-    let of = |case: &Case| rows_of(case, runs.clone(), size);
+    let by = Decides {
+        size: choice.size.unwrap_or_default(),
+        demand: policies.demand.unwrap_or_default(),
+        arbitrate: policies.arbitrate.unwrap_or_default(),
+    };
+    let of = |case: &Case| rows_of(case, runs.clone(), by);
     let rows: Result<Vec<Vec<Row>>> =
         parallel::map(&cases, parallel::cpus(), "P2, sizes", of).into_iter().collect();
     Ok(rows?.concat())
@@ -170,9 +211,11 @@ fn earlier(files: &[PathBuf]) -> Result<Vec<Row>> {
         );
         rows.extend(document.sizes);
     }
-    if let Some(other) = rows.iter().find(|row| row.size != rows[0].size) {
-        let (one, other) = (name(rows[0].size), name(other.size));
-        bail!("--sizes: numbers of vCPUs are {one}'s and {other}'s; give documents of one policy (--size)");
+    if let Some(other) = rows.iter().find(|row| row.by != rows[0].by) {
+        let (one, other) = (rows[0].by.name(), other.by.name());
+        bail!(
+            "--sizes: numbers of vCPUs are {one}'s and {other}'s; give documents of one policy (--size, --demand, --arbitrate)"
+        );
     }
     rows.retain(|row: &Row| seen.insert((row.program.clone(), row.shortage.clone(), row.run, row.signal)));
     let mut bests = BTreeMap::new();
@@ -245,7 +288,7 @@ fn host(case: &Case, signal: bool) -> Result<Spec> {
 }
 
 /// With a signal and, of the ten, without one.
-fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
+fn rows_of(case: &Case, runs: Range<u64>, by: Decides) -> Result<Vec<Row>> {
     let of_run = |signal: bool, run: u64| -> Result<Spec> {
         let spec = host(case, signal)?;
         Ok(Spec { seed: spec.seed + run, ..spec })
@@ -259,14 +302,14 @@ fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
     let mean = |online: &[u32]| Mean::of(online.iter().map(|&n| f64::from(n))).map_or(f64::NAN, |m| m.mean);
     let mut rows = vec![];
     for (run, spec) in runs.zip(&specs) {
-        let est = simulate::ruled(spec, Sizer::PcpuEst, target)?;
+        let est = simulate::ruled(spec, Sizer::PcpuEst.into(), target)?;
         let est_search = match est.online[..] {
             [vcpus] => Some(est.took / (target * fixed.all(vcpus)?)),
             _ => None,
         };
-        let formula = simulate::ruled(spec, Sizer::VcpuBal, target)?;
+        let formula = simulate::ruled(spec, Sizer::VcpuBal.into(), target)?;
         for signal in [true, false].into_iter().filter(|signal| *signal || !case.random) {
-            let ours = simulate::ruled(&of_run(signal, run)?, size, target)?;
+            let ours = simulate::ruled(&of_run(signal, run)?, by, target)?;
             rows.push(Row {
                 program: case.long.name.clone(),
                 shortage: case.shortage.name(),
@@ -283,7 +326,7 @@ fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
                 search: ours.took / (target * fixed.takes(&ours.online)?),
                 est_search,
                 settled_s: ours.settled,
-                size,
+                by,
             });
         }
     }
@@ -336,7 +379,7 @@ mod tests {
         std::fs::write(file.path(), serde_json::json!({ "items": [], "sizes": rows }).to_string()).unwrap();
         let mixed = earlier(&paths).unwrap_err().to_string();
         assert!(mixed.contains("lu, 4 VMs are compared with different best numbers"), "{mixed}");
-        rows[1].size = Sizer::Vscale;
+        rows[1].by = Sizer::Vscale.into();
         std::fs::write(file.path(), serde_json::json!({ "items": [], "sizes": rows }).to_string()).unwrap();
         let mixed = earlier(&paths).unwrap_err().to_string();
         assert!(mixed.contains("corefit's and vscale's"), "{mixed}");

@@ -2,9 +2,8 @@
 //! pCPU-Est fails.
 
 use super::super::{Item, Paper, Rule};
-use super::figures::{BAL, OURS, Of, Runs, SEARCH, by_case, size, worst};
-use super::{PROGRAMS, Reduction, Row, is_ours};
-use crate::named::name;
+use super::figures::{BAL, OURS, Of, Runs, SEARCH, by, by_case, worst};
+use super::{PROGRAMS, Reduction, Row};
 use crate::stats::Mean;
 
 /// When a case in which pCPU-Est fails is cured.
@@ -82,7 +81,7 @@ fn searching(cases: &[Runs<'_>], is_whole: impl Fn(&str) -> bool) -> Option<Item
     let what = format!(
         "what searching costs pCPU-Est, pCPUs, %, at most ({}; {} there: {:.1})",
         case.name(),
-        name(case.0[0].size),
+        case.0[0].by.name(),
         percent(SEARCH).mean
     );
     let item = Item::new((Paper::P2, "Figure 15"), what, Some(28.0), Some(ours.mean), &Rule::Within(25.0));
@@ -93,7 +92,7 @@ fn searching(cases: &[Runs<'_>], is_whole: impl Fn(&str) -> bool) -> Option<Item
 
 /// Where pCPU-Est fails (5.1): whether it takes a wrong number here, too, and what is made of these cases instead.
 fn failures(rows: &[Row], cases: &[Runs<'_>]) -> Vec<Item> {
-    let size = size(rows);
+    let by = by(rows);
     let of = |program: &str, pcpus: u32| {
         let name = Reduction(pcpus).name();
         cases.iter().find(move |case| case.0[0].program == program && case.0[0].shortage == name)
@@ -121,11 +120,11 @@ fn failures(rows: &[Row], cases: &[Runs<'_>]) -> Vec<Item> {
         let Some((which, worst)) = worst(&there, OURS, CURED) else { continue };
         let what = format!(
             "where pCPU-Est fails: {program} ({theirs}), {}'s time over the best's, the worst{which}",
-            name(size)
+            by.name()
         );
         let item = Item::new((Paper::P2, "2.5"), what, None, Some(worst.mean), &Rule::AtMost(CURED));
         let item = item.off_by(worst.ci95).unpublished();
-        items.push(if !is_ours(&size) {
+        items.push(if !by.is_ours() {
             item.not_judged("corefit promises")
         } else if there.len() < pcpus.len() {
             item.not_judged("with all numbers of pCPUs where it fails")
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(find(&rows, "fails: ua"), Some((1.2, Some(false))));
         assert_eq!(find(&rows, "fails: is"), Some((1.04, None)), "of one number of pCPUs");
         assert_eq!(find(&rows, "fails: dc"), None, "with four pCPUs it does not");
-        let other: Vec<Row> = rows.map(|row| Row { size: Sizer::Vscale, ..row }).into();
+        let other: Vec<Row> = rows.map(|row| Row { by: Sizer::Vscale.into(), ..row }).into();
         assert_eq!(find(&other, "fails: cg (too many vCPUs), vscale's"), Some((1.01, None)));
     }
 }

@@ -8,6 +8,7 @@ use corefit_core::decide::{Policy, Sizer};
 use corefit_core::machine::Machine;
 use corefit_sim::{Sim, SimMachine, Spec};
 
+use super::Decides;
 use crate::ruled::{Done, Ruled};
 
 /// What the program of a run takes at the best number of vCPUs, s; theirs took less.
@@ -44,12 +45,13 @@ pub(super) struct Outcome {
     pub(super) settled: f64,
 }
 
-/// Runs a host under a size policy until so much work is done. A run is followed for [`FOLLOWED`] at least, or [`SECONDS`] where numbers
+/// Runs a host under policies until so much work is done. A run is followed for [`FOLLOWED`] at least, or [`SECONDS`] where numbers
 /// are a formula's; from then on, once nothing was changed for twice [`LATELY`], or after twice as long, it is taken to go on as in its
 /// last [`LATELY`] seconds.
-pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
+pub(super) fn ruled(spec: &Spec, by: Decides, target: f64) -> Result<Outcome> {
     let machine = SimMachine::new(Sim::new(spec)?, "P2", false);
-    let mut host = Ruled::new(machine, Policy { size, ..Policy::default() });
+    let Decides { size, demand, arbitrate } = by;
+    let mut host = Ruled::new(machine, Policy { size, demand, arbitrate, ..Policy::default() });
     let mut settled = 0.0;
     let (mut at, mut done) = (0.0, 0.0);
     let mut recent = VecDeque::new();
