@@ -121,6 +121,7 @@ impl Slicer {
                         return Err(MachineError::Denied(format!("the slice of thread {tid}: {error}")));
                     }
                 }
+                crate::between("slice-part");
             }
             if !changed {
                 break;

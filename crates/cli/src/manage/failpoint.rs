@@ -1,8 +1,11 @@
-//! Places at which tests end the daemon as `kill -9` does: `COREFIT_TEST_KILL_AT=NAME` or `NAME:COUNT`.
+//! Places at which tests end the daemon as `kill -9` does: `COREFIT_TEST_KILL_AT=NAME` or `NAME:COUNT`; or stop it there, as
+//! SIGSTOP does, until SIGCONT: `NAME:COUNT:stop`.
 //!
 //! Names are those that `reach` is called with, and of corefit-linux `limit-part` (a file of a limit is written, or libvirt was asked for a
 //! part of one), `plug-part` (a vCPU is plugged, or its guest did not let go of it), `kept-part` (what a VM carries is written, or a part of
-//! it taken away) and `vcpus-part` (a guest was asked for vCPUs).
+//! it taken away), `vcpus-part` (a guest was asked for vCPUs), `told-part` (the file of what a guest is told is open; it is written, but not
+//! closed, before which the guest's agent keeps the text to itself) and `slice-part` (a thread of some has its slice). A setting that is
+//! written by one call has no parts: at `written` it is set, and not read back.
 //!
 //! In the tests of this crate the kill is a panic that the test catches, so that the machine lives on.
 
@@ -12,17 +15,21 @@ pub(crate) fn reach(name: &str) {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    static ARMED: OnceLock<Option<(String, AtomicU32)>> = OnceLock::new();
+    use rustix::process::{Signal, getpid, kill_process};
+
+    static ARMED: OnceLock<Option<(String, AtomicU32, Signal)>> = OnceLock::new();
     let armed = ARMED.get_or_init(|| {
         let text = std::env::var("COREFIT_TEST_KILL_AT").ok()?;
-        let (name, count) = text.split_once(':').unwrap_or((&text, "1"));
-        Some((name.to_owned(), AtomicU32::new(count.parse().ok()?)))
+        let mut parts = text.split(':');
+        let (name, count) = (parts.next()?, parts.next().unwrap_or("1"));
+        let signal = if parts.next() == Some("stop") { Signal::STOP } else { Signal::KILL };
+        Some((name.to_owned(), AtomicU32::new(count.parse().ok()?), signal))
     });
-    let Some((wanted, left)) = armed else { return };
+    let Some((wanted, left, signal)) = armed else { return };
     if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
         // What was said before is there to be read, however crowded the machine is.
         super::log::flush();
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        let _ = kill_process(getpid(), *signal);
     }
 }
 

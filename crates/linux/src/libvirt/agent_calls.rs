@@ -168,8 +168,10 @@ pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bo
         }
         other => (other?, false),
     };
+    crate::between("told-part");
     let data = BASE64_STANDARD.encode(text);
     let written = call(ask, "guest-file-write", json!({ "handle": handle, "buf-b64": data }));
+    crate::between("told-part");
     call(ask, "guest-file-close", json!({ "handle": handle }))?;
     let count = written?["count"].as_u64();
     if count != Some(text.len() as u64) {
