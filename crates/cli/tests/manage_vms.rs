@@ -9,6 +9,8 @@ mod manage_support;
 
 #[path = "manage_support/pace.rs"]
 mod pace;
+#[path = "manage_support/scene.rs"]
+mod scene;
 
 #[path = "manage_support/settled.rs"]
 mod settled;
@@ -20,23 +22,20 @@ use std::time::{Duration, Instant};
 
 use manage_support::{Daemon, Guest, PATIENCE, comes, corefit, until};
 use pace::Pace;
+use scene::{ALL, CONFIG, FEW, Scene};
 use serde_json::Value;
 use settled::settled;
 use vm_support::{Vms, or_skipped};
 
-/// vCPUs of the VMs here; the host has two pCPUs.
-const ALL: &str = "0-3";
-/// The share of one VM of two, by VCPU-Bal: one pCPU.
-const FEW: &str = "0";
-/// Only the first VM is anybody's business, and it is sized at once.
-const CONFIG: &str = "metrics = \"off\"\n[policy]\ninterval_ms = 500\ndwell_ms = 0\nsize = \"vcpu-bal\"\n";
 /// Where the daemon of the test may be killed, and after how many times there.
-const KILLS: [&str; 8] = [
+const KILLS: [&str; 10] = [
     "journal-begun:2",
     "journal-written:2",
     "journaled",
     "noted",
     "vcpus-part",
+    "told-part",
+    "told-part:2",
     "written",
     "journal-begun:3",
     "journal-written:3",
@@ -47,31 +46,15 @@ fn pings(vms: &Vms, name: &str) -> bool {
     std::process::Command::new("virsh").args(["-c", &vms.uri]).args(ping).output().unwrap().status.success()
 }
 
-fn as_it_was(vms: &Vms, guest: &Guest<'_>) {
-    assert_eq!(guest.online(), ALL);
-    assert!(!guest.told().is_some_and(|text| text.contains("cpus ") && !text.contains("cpus none")));
-    assert!(!vms.kept(guest.name), "its metadata still has a note of ours");
-}
-
 #[test]
 fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() {
     let _one = ONE_DAEMON.lock();
     let options = ["--name", "manage", "--vcpus", "4", "--memory", "256", "--busy", "4"];
     let Some(vms) = or_skipped("manage on real VMs", Vms::up(2, &options)) else { return };
-    let (guest, other) = (Guest::new(&vms, &vms.names[0]), Guest::new(&vms, &vms.names[1]));
-    vms.virsh(&[
-        "metadata",
-        other.name,
-        "--live",
-        "--uri",
-        "urn:corefit:owner",
-        "--key",
-        "corefit",
-        "--set",
-        "<owner hands-off='yes'/>",
-    ]);
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
+    let scene = Scene::new(&vms, dir.path());
+    let guest = &scene.guest;
 
     // Without --apply nothing happens.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &[], None);
@@ -81,10 +64,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
 
     // It sizes the one, tells it, and leaves the other alone.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
-    until("the guest has fewer vCPUs", || guest.online() == FEW);
-    until("the guest is told", || {
-        guest.told().is_some_and(|text| text.starts_with("corefit-available 1\ncpus "))
-    });
+    scene.is_sized_and_told();
     until("its note is there", || vms.kept(guest.name));
     // Null from one that is busy.
     let status = || -> Value {
@@ -148,7 +128,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     until("it is let go", || guest.online() == ALL && !vms.kept(guest.name));
     until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));
     std::thread::sleep(Duration::from_secs(6));
-    as_it_was(&vms, &guest);
+    scene.let_go("hands off");
     vms.virsh(&[&owner[..], &["--remove"]].concat());
     until("it is managed again", || guest.online() == FEW);
     until("and told", || guest.told().is_some_and(|text| !text.contains("cpus none")));
@@ -164,26 +144,24 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     });
     assert_eq!(guest.online(), FEW);
     assert!(daemon.end().success(), "{}", daemon.log());
-    as_it_was(&vms, &guest);
-    assert_eq!((other.online().as_str(), other.told()), (ALL, None), "hands off");
+    scene.as_it_was("SIGTERM");
 
     // Killed on the way, in each place.
     for place in KILLS {
-        let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], Some(place));
+        let mut daemon = scene.start(Some(place));
         assert_eq!(daemon.wait().signal(), Some(9), "{place}: {}", daemon.log());
-        let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
-        assert!(restored.status.success(), "{place}: {}", String::from_utf8_lossy(&restored.stderr));
-        assert!(!vms.kept(guest.name), "{place}: {}", String::from_utf8_lossy(&restored.stdout));
-        as_it_was(&vms, &guest);
+        scene.restore(place);
+        scene.as_it_was(place);
     }
 
     // Killed while it puts back.
-    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], Some("restored"));
-    until("the guest has fewer vCPUs", || guest.online() == FEW);
-    assert_eq!(daemon.end().signal(), Some(9), "{}", daemon.log());
-    let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
-    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
-    as_it_was(&vms, &guest);
+    for place in ["restored", "restored:2"] {
+        let mut daemon = scene.start(Some(place));
+        scene.is_sized_and_told();
+        assert_eq!(daemon.end().signal(), Some(9), "{place}: {}", daemon.log());
+        scene.restore(place);
+        scene.as_it_was(place);
+    }
 
     // What an administrator changes stands.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
@@ -197,7 +175,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     assert!(notices, "{} {}", guest.online(), daemon.log());
     daemon.end();
     assert_eq!(guest.online(), "0,2", "{}", daemon.log());
-    assert_eq!(other.online(), ALL);
+    scene.other_as_it_was("a change by an administrator");
     vms.guest(guest.name, "for n in 1 3; do echo 1 >/sys/devices/system/cpu/cpu$n/online; done");
 
     // The agent hangs while everything is to be put back: it is pending, and comes later.
@@ -210,14 +188,14 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     let restored = corefit(&["restore", "--tries", "60", "--state", state.to_str().unwrap()]);
     assert!(restored.status.success(), "{restored:?}");
     assert!(String::from_utf8_lossy(&restored.stderr).contains("at most 59 more tries"), "{restored:?}");
-    as_it_was(&vms, &guest);
+    scene.as_it_was("an agent that hung at the end");
 
     // It ends between plan and apply, or at any other time.
-    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    let mut daemon = scene.start(None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);
     vms.virsh(&["destroy", guest.name]);
     assert!(daemon.end().success(), "{}", daemon.log());
-    assert_eq!(other.online(), ALL);
+    scene.other_as_it_was("a VM that ended");
 }
 
 /// Two daemons are not let to VMs of one libvirtd.

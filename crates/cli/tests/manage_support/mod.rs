@@ -144,6 +144,39 @@ impl<'a> Guest<'a> {
         (!text.is_empty()).then_some(text)
     }
 
+    /// Every setting that the host has of it: of libvirt, of its control groups, and where its vCPUs may run. (Once somebody set
+    /// metadata, a weight or a pin, its definition has a line of these for good; what weights and pins are is said beside that. A libvirtd that
+    /// started again has another line of its label.)
+    pub(crate) fn settings(&self) -> Vec<String> {
+        const SCRIPT: &str = r#"
+            virsh --quiet -c "$0" "dumpxml --migratable $1; schedinfo $1; vcpupin $1 --live; emulatorpin $1 --live" |
+                grep -v -e '<metadata/>' -e '<seclabel ' -e '<shares>' -e '<vcpupin ' -e 'cputune>'
+            pid=$(pgrep -f "guest=$1,") || exit
+            for thread in $(grep -l '^CPU ' /proc/$pid/task/*/comm); do
+                grep Cpus_allowed_list "${thread%comm}status"
+            done
+            sed -n 's,^[^/]*\(/.*\)/emulator$,\1,p' /proc/$pid/cgroup | sort -u | while read -r group; do
+                for dir in /sys/fs/cgroup/*"$group" /sys/fs/cgroup"$group"; do
+                    grep -rs . "$dir" --include=cpu.shares --include=cpu.cfs_* --include=cpu.weight --include=cpu.max* \
+                        --include=cpuset.cpus --include=cpuset.mems | sort
+                done
+            done"#;
+        let output = Command::new("sh").args(["-c", SCRIPT, &self.vms.uri, self.name]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let seen = ["</domain>", "cpu_shares", "Cpus_allowed_list", "/vcpu0/cpu"];
+        assert!(seen.iter().all(|part| text.contains(part)), "{}: {output:?}", self.name);
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    /// Has all of them as they were.
+    pub(crate) fn has(&self, before: &[String], what: &str) {
+        let now = self.settings();
+        let differs = |all: &[String], of: &[String]| -> Vec<String> {
+            all.iter().filter(|line| !of.contains(line)).cloned().collect()
+        };
+        assert!(now == before, "{what}: {:?} was {:?}", differs(&now, before), differs(before, &now));
+    }
+
     /// Runs a program again and again until that many seconds are over, with its results verified: what each took, by
     /// the guest's clock.
     pub(crate) fn rounds(&self, program: &str, size: &str, seconds: f64, run: &str) -> Vec<f64> {
