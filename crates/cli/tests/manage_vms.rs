@@ -11,6 +11,8 @@ mod manage_support;
 mod pace;
 #[path = "manage_support/scene.rs"]
 mod scene;
+#[path = "manage_support/small.rs"]
+mod small;
 
 #[path = "manage_support/settled.rs"]
 mod settled;
@@ -190,12 +192,9 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     assert!(String::from_utf8_lossy(&restored.stderr).contains("at most 59 more tries"), "{restored:?}");
     scene.as_it_was("an agent that hung at the end");
 
-    // It ends between plan and apply, or at any other time.
-    let mut daemon = scene.start(None);
-    until("the guest has fewer vCPUs", || guest.online() == FEW);
-    vms.virsh(&["destroy", guest.name]);
-    assert!(daemon.end().success(), "{}", daemon.log());
-    scene.other_as_it_was("a VM that ended");
+    scene::lying_agent(&scene);
+    scene::full_disk(&scene);
+    scene::destroyed(&scene);
 }
 
 /// Two daemons are not let to VMs of one libvirtd.

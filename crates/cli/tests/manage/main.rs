@@ -4,6 +4,8 @@
 mod left;
 mod refused;
 mod running;
+#[path = "../manage_support/small.rs"]
+mod small;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

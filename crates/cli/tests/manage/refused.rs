@@ -1,11 +1,11 @@
 //! What cannot be is said with its place and remedy, and nothing is changed or made then.
 
 use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::process::Signal;
 
+use super::small::{Small, mount};
 use super::{LIVE, Place, groups, journal, node, said, until};
 
 #[test]
@@ -109,34 +109,6 @@ fn where_the_journal_cannot_be_it_says_that_nothing_is_changed_and_what_to_do() 
     assert!(error.contains("nothing is changed") && error.contains("--state"), "{error}");
 }
 
-/// A file system of a few pages, gone with this value.
-struct Small(PathBuf);
-
-impl Small {
-    /// `None` where this user may not make one, which is said.
-    fn at(path: PathBuf) -> Option<Small> {
-        std::fs::create_dir(&path).unwrap();
-        let mounted = mount(&["-t", "tmpfs", "-o", "size=32k", "none", path.to_str().unwrap()]);
-        if !mounted {
-            let _ = writeln!(
-                std::io::stderr(),
-                "skipped: a full and a read-only file system: only root may mount one"
-            );
-        }
-        mounted.then_some(Small(path))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").args(["-l", self.0.to_str().unwrap()]).status();
-    }
-}
-
-fn mount(args: &[&str]) -> bool {
-    Command::new("mount").args(args).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
 #[test]
 fn on_a_full_or_read_only_file_system_nothing_is_changed_and_it_says_so() {
     let place = Place::new();
@@ -149,7 +121,7 @@ fn on_a_full_or_read_only_file_system_nothing_is_changed_and_it_says_so() {
     assert!(std::fs::write(place.path("small/filler"), vec![0; 1 << 20]).is_err(), "it is full");
     let error = place.error_of(&sim, 1);
     assert!(error.contains("No space left") && error.contains("nothing is changed"), "{error}");
-    assert!(mount(&["-o", "remount,ro", small.0.to_str().unwrap()]));
+    assert!(mount(&["-o", "remount,ro", small.path.to_str().unwrap()]));
     let error = place.error_of(&sim, 1);
     assert!(error.contains("Read-only") && error.contains("nothing is changed"), "{error}");
     // What an earlier run left there is known there alone.
@@ -178,9 +150,9 @@ fn a_journal_that_is_written_in_part_is_not_taken_and_nothing_is_set_until_there
     let mut daemon = place.daemon(&[&args[..], &["--state", "small/state"]].concat(), log);
     let log = || std::fs::read_to_string(place.path("log")).unwrap();
     let set = || log().lines().filter(|line| line.contains("corefit: set at=")).count();
-    let journal = || std::fs::read_to_string(small.0.join("state/journal")).unwrap();
+    let journal = || std::fs::read_to_string(small.path.join("state/journal")).unwrap();
     until("one is set, and read back", || set() == 1 && journal().contains("\"pending\": false"));
-    let mut filler = std::fs::File::create(small.0.join("filler")).unwrap();
+    let mut filler = std::fs::File::create(small.path.join("filler")).unwrap();
     assert!(filler.write_all(&[0; 1 << 20]).is_err(), "it is full");
     let filled = filler.metadata().unwrap().len();
     filler.set_len(filled - 4096).unwrap();
@@ -189,10 +161,10 @@ fn a_journal_that_is_written_in_part_is_not_taken_and_nothing_is_set_until_there
     daemon.signal(Signal::HUP);
     until("it has no room", || log().contains("corefit: warning: not set at="));
     assert!(log().contains("No space left"), "{}", log());
-    until("no part of it is left", || !small.0.join("state/journal.new").exists());
+    until("no part of it is left", || !small.path.join("state/journal.new").exists());
     assert_eq!((journal(), set()), (before, 1), "{}", log());
     drop(filler);
-    std::fs::remove_file(small.0.join("filler")).unwrap();
+    std::fs::remove_file(small.path.join("filler")).unwrap();
     until("it has room again", || set() == 2);
     daemon.end();
     assert!(log().contains("corefit: restored at="), "{}", log());

@@ -54,7 +54,7 @@ impl Daemon {
         Daemon::on(&format!("libvirt:{}", vms.uri), dir, config, args, kill)
     }
 
-    /// Starts one with its state in `dir/state`; `kill` is a place where it dies as by kill -9.
+    /// Starts one with its state in `dir/state`; `kill` is a place where it dies as by kill -9, or stops.
     pub(crate) fn on(machine: &str, dir: &Path, config: &str, args: &[&str], kill: Option<&str>) -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -99,6 +99,17 @@ impl Daemon {
         }
     }
 
+    /// Waits until it has stopped itself, at a place that is named with `:stop`.
+    pub(crate) fn stops(&self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        let stopped = || std::fs::read_to_string(&status).is_ok_and(|text| text.contains("State:\tT"));
+        assert!(comes(PATIENCE, stopped), "it does not stop: {}", self.log());
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
     fn signal(&self, signal: rustix::process::Signal) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
@@ -115,6 +126,7 @@ impl Drop for Daemon {
 }
 
 /// A VM, from inside.
+#[derive(Clone, Copy)]
 pub(crate) struct Guest<'a> {
     vms: &'a Vms,
     pub(crate) name: &'a str,

@@ -1,8 +1,10 @@
-//! Two real VMs, of which a daemon sizes and tells one.
+//! Two real VMs, of which a daemon sizes and tells one, and what may happen meanwhile.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::manage_support::{Daemon, Guest, corefit, until};
+use super::small::{Small, mount};
 use super::vm_support::Vms;
 
 /// vCPUs of the VMs here; the host has two pCPUs.
@@ -13,6 +15,7 @@ pub(crate) const FEW: &str = "0";
 pub(crate) const CONFIG: &str =
     "metrics = \"off\"\n[policy]\ninterval_ms = 500\ndwell_ms = 0\nsize = \"vcpu-bal\"\n";
 
+#[derive(Clone)]
 pub(crate) struct Scene<'a> {
     vms: &'a Vms,
     /// Has the state of daemons.
@@ -69,4 +72,81 @@ impl<'a> Scene<'a> {
         assert_eq!((self.other.online().as_str(), self.other.told()), (ALL, None), "{what}");
         self.other.has(&self.before[1], what);
     }
+}
+
+/// An agent that says "done" and does nothing: what it writes to take a vCPU offline moves it to the control group where it is, and what it
+/// reads then is no 0.
+pub(crate) fn lying_agent(scene: &Scene<'_>) {
+    let each = |what: &str| format!("for n in 1 2 3; do {what} /sys/devices/system/cpu/cpu$n/online; done");
+    let guest = |command: &str| scene.vms.guest(scene.guest.name, command);
+    guest(&each("mount -o bind /sys/fs/cgroup/cgroup.procs"));
+    let mut daemon = scene.start(None);
+    // Where it was not known before which are online, a part may have come of it.
+    let said = |line: &str| line.contains("not set") || line.contains("became=\"vCPUs 0-3\"");
+    let seen = || daemon.log().lines().any(|line| line.contains("lever=\"online vCPUs\"") && said(line));
+    until("the lie is seen", seen);
+    assert_eq!(scene.guest.online(), ALL, "{}", daemon.log());
+    assert!(daemon.end().success(), "{}", daemon.log());
+    guest(&each("umount"));
+    scene.as_it_was("an agent that lies");
+}
+
+/// A journal that cannot be written: as a daemon begins, while it goes on, and after it was killed. The first one that goes on stands still for
+/// a while between plan and apply, which for it is a clock that jumps.
+pub(crate) fn full_disk(scene: &Scene<'_>) {
+    let dir = scene.dir.join("small");
+    std::fs::create_dir(&dir).unwrap();
+    let Some(small) = Small::at(dir.join("state")) else { return };
+    let scene = Scene { dir: &dir, ..scene.clone() };
+    let filler = small.path.join("filler");
+    let fill = || assert!(std::fs::write(&filler, [0; 1 << 20]).is_err(), "it is full");
+    let mounted = |how: &str| assert!(mount(&["-o", how, small.path.to_str().unwrap()]));
+
+    fill();
+    let mut daemon = scene.start(None);
+    assert_eq!(daemon.wait().code(), Some(1), "{}", daemon.log());
+    assert!(daemon.log().contains("nothing is changed"), "{}", daemon.log());
+    scene.as_it_was("a full disk");
+
+    std::fs::remove_file(&filler).unwrap();
+    let mut daemon = scene.start(Some("journaled:1:stop"));
+    daemon.stops();
+    std::thread::sleep(Duration::from_secs(6));
+    daemon.go_on();
+    scene.is_sized_and_told();
+    fill();
+    assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
+    assert!(daemon.log().contains("the journal cannot be written"), "{}", daemon.log());
+    scene.as_it_was("a disk that filled");
+
+    std::fs::remove_file(&filler).unwrap();
+    let daemon = scene.start(None);
+    scene.is_sized_and_told();
+    drop(daemon);
+    mounted("remount,ro");
+    let restored = corefit(&["restore", "--tries", "1", "--state", small.path.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&restored.stderr).contains("Read-only"), "{restored:?}");
+    scene.as_it_was("a disk that cannot be written");
+    mounted("remount,rw");
+    scene.restore("a disk that can be written again");
+}
+
+/// A VM that ends when what is to be changed of it is in the journal, and nothing of that done; then the other one, at any time.
+pub(crate) fn destroyed(scene: &Scene<'_>) {
+    let Scene { vms, guest, other, .. } = scene;
+    let mut daemon = scene.start(Some("journaled:1:stop"));
+    daemon.stops();
+    assert_eq!(guest.online(), ALL, "{}", daemon.log());
+    vms.virsh(&["destroy", guest.name]);
+    daemon.go_on();
+    until("its end is seen", || daemon.log().contains("not set"));
+    assert!(daemon.end().success(), "{}", daemon.log());
+    scene.other_as_it_was("a VM that ended between plan and apply");
+    scene.restore("nothing is left of it");
+
+    vms.virsh(&["metadata", other.name, "--live", "--uri", "urn:corefit:owner", "--remove"]);
+    let mut daemon = scene.start(None);
+    until("the other one is sized", || other.online() != ALL);
+    vms.virsh(&["destroy", other.name]);
+    assert!(daemon.end().success(), "{}", daemon.log());
 }
