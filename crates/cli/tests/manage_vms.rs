@@ -112,8 +112,9 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     daemon.configure("[policy]\nsize = \"huge\"\n");
     until("it refuses", || daemon.log().contains("configuration refused") && daemon.log().contains("line 2"));
 
-    // Its owner wants it to be left alone while its agent hangs: that is pending, and done when the agent is there again (who owes is asked
-    // with each look), not when it would be tried anyway (after 10, 30 and 70 s). Then it is as it was, and stays so.
+    // Its owner wants it to be left alone while its agent hangs: that is pending, and done when the agent is there again (it is asked as soon as
+    // libvirt gave it up, after 5 s, with the next look), not when it would be tried anyway (after 10, 30 and 70 s). Then it is as it was, and
+    // stays so.
     let hang = |seconds: u32| {
         let hang = format!("killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
         vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
@@ -125,7 +126,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
     until("it is pending", || daemon.log().contains("not put back"));
     let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
-    let soon = Duration::from_secs(45 + 24).saturating_sub(hangs.elapsed());
+    let soon = Duration::from_secs(45 + 12).saturating_sub(hangs.elapsed());
     assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
     until("it is let go", || guest.online() == ALL && !vms.kept(guest.name));
     until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));
