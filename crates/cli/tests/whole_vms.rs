@@ -18,6 +18,8 @@ const TWO: &str = "env OMP_NUM_THREADS=2";
 /// (README); emulation and neighbours are good for twice.
 const CURED: f64 = 5.0;
 const NEAR: f64 = 2.5;
+/// A number of vCPUs that was found against the best by hand, each measured once.
+const AS_GOOD: f64 = 1.5;
 /// The pace may change by more than that within a minute: who misses is measured anew, so many times.
 const TRIES: usize = 3;
 
@@ -32,6 +34,17 @@ fn matching(guest: &Guest<'_>) -> [f64; 4] {
     let each = PROGRAMS.map(|(program, times)| mean(guest, program, times, TWO));
     guest.set_online(8);
     each
+}
+
+/// Of cg with eight threads, by the best of these numbers of vCPUs.
+fn by_hand(guest: &Guest<'_>) -> f64 {
+    let each = [1, 2, 3].map(|vcpus| {
+        guest.set_online(vcpus);
+        mean(guest, "cg", 20, EIGHT)
+    });
+    guest.set_online(8);
+    eprintln!("cg, s: with 1, 2 and 3 vCPUs {each:.4?}");
+    each.into_iter().fold(f64::INFINITY, f64::min)
 }
 
 fn config(size: &str) -> String {
@@ -62,6 +75,11 @@ fn in_a_crowded_vm_programs_are_about_as_fast_as_with_matching_threads_and_the_g
     };
     let knows = || told(&cpus()).is_some_and(|cpus| cpus > 0.0 && cpus <= 2.0);
     until("the guest knows what it gets", knows);
+    // Somebody sets its clock an hour ahead, and back.
+    for hour in ["+ 3600", "- 3600"] {
+        vms.guest(guest.name, &format!("date -s @$(($(date +%s) {hour}))"));
+        until("it knows that by its new clock", knows);
+    }
     let ours = format!("{EIGHT} OMP_DYNAMIC=true /workloads/corefit run --");
     // It finds its number during the first one.
     let managed = |program: &str, times: u32| [2 * times, times].map(|n| mean(&guest, program, n, &ours))[1];
@@ -81,13 +99,16 @@ fn in_a_crowded_vm_programs_are_about_as_fast_as_with_matching_threads_and_the_g
     assert!(daemon.end().success(), "{}", daemon.log());
     assert!(told(&cpus()).is_none(), "what it was told is taken back");
     assert_eq!(guest.online(), "0-7");
-    for size in ["vcpu-bal", "pcpu-est"] {
+    let mut best = by_hand(&guest);
+    let sizes = |size: &str| {
         let mut daemon = start(size);
         // Run again and again, for libgomp goes by the CPUs that there are when a process begins.
         guest.rounds("cg", "T", 15.0, EIGHT);
-        sized.push((size, by_size()));
+        let time = by_size();
         assert!(daemon.end().success(), "{}", daemon.log());
-    }
+        time
+    };
+    sized.extend(["vcpu-bal", "pcpu-est"].map(|size| (size, sizes(size))));
     // This machine's pace may change twofold for minutes: the slower one counts.
     let after = matching(&guest);
 
@@ -111,6 +132,16 @@ fn in_a_crowded_vm_programs_are_about_as_fast_as_with_matching_threads_and_the_g
             whole = managed(program, times);
             assert!(daemon.end().success(), "{}", daemon.log());
         }
+    }
+    for again in 0.. {
+        let (_, time) = &mut sized[0];
+        let seconds = format!("cg, s: sizing alone by corefit {time:.4}, the best number by hand {best:.4}");
+        eprintln!("{seconds}");
+        if *time < best * AS_GOOD {
+            break;
+        }
+        assert!(again < TRIES, "{seconds}");
+        (*time, best) = (sizes("corefit"), by_hand(&guest));
     }
     for (size, time) in sized {
         eprintln!("cg, s: sizing alone by {size} {time:.4}");
