@@ -117,9 +117,10 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     // stays so.
     let hang = |seconds: u32| {
         let hang = format!("killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
+        let hangs = Instant::now();
         vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
         until("its agent hangs", || !pings(&vms, guest.name));
-        Instant::now()
+        hangs
     };
     let hangs = hang(45);
     let owner = ["metadata", guest.name, "--live", "--uri", "urn:corefit:owner"];

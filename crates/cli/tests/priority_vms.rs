@@ -149,13 +149,16 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
 
     // Killed with each of what it sets: a guest's vCPUs, and two weights.
     let mut weighed = Vec::new();
-    for place in ["written", "written:2", "written:3"] {
-        let mut daemon = Daemon::start(&vms, dir.path(), &config, &["--apply"], Some(place));
+    for place in (1..=5).map(|number| format!("written:{number}")) {
+        let mut daemon = Daemon::start(&vms, dir.path(), &config, &["--apply"], Some(&place));
         assert_eq!(daemon.wait().signal(), Some(9), "{place}: {}", daemon.log());
         let changed = scales.read().iter().zip(&before).filter(|(now, before)| now != before).count();
         weighed.push(changed);
         assert!(corefit(&["restore", "--state", state.to_str().unwrap()]).status.success(), "{place}");
         put_back();
+        if weighed.contains(&2) {
+            break;
+        }
     }
     assert!(weighed.contains(&1) && weighed.contains(&2), "killed with so many weights set: {weighed:?}");
 }

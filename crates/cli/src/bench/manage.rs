@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -15,7 +15,8 @@ use corefit_linux::threads::cpu_of;
 use serde::Serialize;
 
 use super::explain::of_libvirt;
-use crate::manage::{Boot, Journal, Keeper, Status, step};
+use crate::machine::MachineArg;
+use crate::manage::{Boot, Journal, Keeper, Status, left, step};
 use crate::printable;
 use crate::stats::median;
 use crate::table::Table;
@@ -80,11 +81,15 @@ struct DaemonCost {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(machine) = &args.machine {
+        MachineArg::named(machine).can_act()?;
+    }
     let step = step_cost(if args.quick { 5 } else { 30 })?;
     let mut skipped = Vec::new();
-    let daemon = daemon_cost(args.machine.as_deref(), Duration::from_secs(if args.quick { 5 } else { 30 }))
-        .map_err(|error| skipped.push(format!("the daemon: {error:#}")))
-        .ok();
+    let daemon = daemon_cost(args.machine.as_deref(), Duration::from_secs(if args.quick { 5 } else { 30 }));
+    // Who names a machine is not told of the rest alone.
+    let daemon = if args.machine.is_some() { Ok(daemon?) } else { daemon };
+    let daemon = daemon.map_err(|error| skipped.push(format!("the daemon: {error:#}"))).ok();
     let document = Document { bench: "manage", step, daemon, skipped };
     if args.json {
         answer!("{}", serde_json::to_string_pretty(&document)?)?;
@@ -132,8 +137,33 @@ fn daemon_cost(machine: Option<&str>, time: Duration) -> Result<DaemonCost> {
     let dir = std::env::temp_dir().join(format!("corefit-bench-daemon-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     let measured = daemon_in(&dir, machine, time);
+    // What it could not put back only its journal knows.
+    if let Some([settings, remedy]) = left(&dir.join("state"))? {
+        bail!("the daemon left {settings} changed; {remedy} puts that back");
+    }
     let _ = std::fs::remove_dir_all(&dir);
     measured
+}
+
+/// A daemon that is ended with this, whatever happens, and with this process.
+struct Daemon(Child);
+
+impl Daemon {
+    /// Ends it.
+    fn end(&mut self) -> std::io::Result<ExitStatus> {
+        if let Ok(Some(ended)) = self.0.try_wait() {
+            return Ok(ended);
+        }
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        self.0.wait()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
 }
 
 fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<DaemonCost> {
@@ -148,7 +178,9 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
         std::thread::sleep(time);
     }
     let idle = of_libvirt().saturating_sub(idle);
-    let mut child = Command::new(&corefit)
+    let child = Command::new("setpriv")
+        .args(["--pdeathsig", "TERM"])
+        .arg(&corefit)
         .args(["manage", "--apply", "--machine", &machine])
         .arg("--config")
         .arg(&config)
@@ -157,20 +189,21 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
         .stdin(Stdio::null())
         .stderr(std::fs::File::create(dir.join("log"))?)
         .spawn()
-        .context("starting corefit manage")?;
+        .context("starting corefit manage by setpriv (util-linux)")?;
+    let mut daemon = Daemon(child);
+    let id = daemon.0.id();
     // What starting costs is not what it costs to run.
     std::thread::sleep(Duration::from_secs(3));
-    let (begun, before, asked) = (Instant::now(), cpu_of(child.id()), of_libvirt());
+    let (begun, before, asked) = (Instant::now(), cpu_of(id), of_libvirt());
     std::thread::sleep(time);
-    let (seconds, after) = (begun.elapsed().as_secs_f64(), cpu_of(child.id()));
+    let (seconds, after) = (begun.elapsed().as_secs_f64(), cpu_of(id));
+    let ended = daemon.0.try_wait()?;
     let asked = of_libvirt().saturating_sub(asked);
-    let shown = Command::new(&corefit).args(["status", "--json", "--state"]).arg(&state).output()?;
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let pid = rustix::process::Pid::from_child(&child);
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    let end = child.wait()?;
+    let shown = Command::new(&corefit).args(["status", "--json", "--state"]).arg(&state).output();
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let end = daemon.end()?;
     let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-    let (Some(before), Some(after)) = (before, after) else {
+    let (None, Some(before), Some(after)) = (ended, before, after) else {
         bail!("it ended ({end}): {}", log.lines().last().unwrap_or("without a word"));
     };
     if log.contains("cannot look") {
@@ -179,7 +212,7 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
     let peak = status
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
-    let shown: Status = serde_json::from_slice(&shown.stdout).context("what corefit status says")?;
+    let shown: Status = serde_json::from_slice(&shown?.stdout).context("what corefit status says")?;
     if shown.vms.is_empty() {
         bail!("{machine} has no VMs");
     }

@@ -250,6 +250,16 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether a daemon with this state directory is at work, and changes settings.
+pub(super) fn applies(state: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Applies {
+        applies: bool,
+    }
+    let text = ask(&socket(state), PATIENCE).unwrap_or_default();
+    serde_json::from_str(&text).is_ok_and(|Applies { applies }| applies)
+}
+
 /// What comes from a daemon's socket.
 fn ask(path: &Path, patience: Duration) -> std::io::Result<String> {
     let stream = UnixStream::connect(path)?;

@@ -66,7 +66,7 @@ impl Telling {
             _ => None,
         };
         let known: BTreeMap<VmId, Known> = changed.iter().filter_map(told).collect();
-        if known.is_empty() || !status::answers(state) { Telling::default() } else { Telling { known } }
+        if known.is_empty() || !status::applies(state) { Telling::default() } else { Telling { known } }
     }
 
     /// What to tell now: of more at most once in `lever_ms`. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
@@ -300,7 +300,14 @@ mod tests {
         };
         let value = |cpus: f64| Value::Told(Some(Cpus(cpus)));
         assert_eq!(planned(2.0, false), Some((None, value(2.0))), "nobody is at work");
-        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("status.sock")).unwrap();
+        let socket = std::os::unix::net::UnixListener::bind(dir.path().join("status.sock")).unwrap();
+        std::thread::spawn(move || {
+            for (number, stream) in socket.incoming().enumerate() {
+                let text = format!("{{\"applies\":{}}}", number > 0);
+                std::io::Write::write_all(&mut stream.unwrap(), text.as_bytes()).unwrap();
+            }
+        });
+        assert_eq!(planned(2.0, false), Some((None, value(2.0))), "who is at work only looks");
         assert_eq!(planned(2.0, false), None);
         assert_eq!(planned(4.0, false), Some((Some(value(4.0)), value(2.0))));
         assert_eq!(planned(2.0, true), Some((None, value(2.0))), "whether it heard that is not known");

@@ -130,6 +130,11 @@ fn set_for(goes_on: Duration, ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet
         let done = call(ask, "guest-set-vcpus", json!({ "vcpus": vcpus }));
         crate::between("vcpus-part");
         let before = std::mem::replace(&mut have, self::vcpus(ask)?);
+        let away =
+            |from: &GuestVcpus| want.difference(&from.online).len() + from.online.difference(want).len();
+        if have.online != before.online && away(&have) >= away(&before) && begun.elapsed() >= goes_on {
+            return Err(MachineError::Gone("its vCPUs are changed by somebody else meanwhile".into()));
+        }
         if have.online == before.online {
             match done {
                 Err(MachineError::Gone(text)) if begun.elapsed() < goes_on => {
@@ -346,6 +351,18 @@ mod tests {
         let mut guest = Guest { refused: &[2], ..Guest::new(9) };
         assert!(matches!(set(&mut guest, "0"), Err(MachineError::Gone(_))));
         assert_eq!(guest.online, [true, false, true, true], "vCPU 3 is not tried any more");
+        // Somebody there puts now this one back, now that one.
+        let (mut guest, mut back) = (Guest::new(9), 1);
+        let mut ask = |command: &str| {
+            let answer = guest.answer(command);
+            if command.contains("guest-set-vcpus") {
+                back = 3 - back;
+                guest.online[back] = true;
+            }
+            answer
+        };
+        let done = set_for(Duration::ZERO, &mut ask, &"0".parse().unwrap());
+        assert!(matches!(&done, Err(MachineError::Gone(why)) if why.contains("somebody else")), "{done:?}");
     }
 
     #[test]

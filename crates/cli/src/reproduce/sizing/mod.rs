@@ -113,6 +113,7 @@ pub(super) struct Row {
     /// Ours over that of the numbers that it ended with, set at once: what searching cost.
     search: f64,
     /// pCPU-Est's over that of its number. `None` with several VMs, which the paper does not have it decide for.
+    #[serde(deserialize_with = "Option::deserialize")]
     est_search: Option<f64>,
     settled_s: f64,
     /// Who decided ours.
@@ -202,8 +203,9 @@ fn earlier(files: &[PathBuf]) -> Result<Vec<Row>> {
         let text = std::fs::read_to_string(file).map_err(|error| {
             anyhow!("{}: {error}; give what `corefit reproduce P2 --json` printed", file.display())
         })?;
-        let document: Earlier = serde_json::from_str(&text)
-            .with_context(|| format!("{}: no document of --json", file.display()))?;
+        let document: Earlier = serde_json::from_str(&text).with_context(|| {
+            format!("{}: no document of --json, or of an earlier corefit", file.display())
+        })?;
         ensure!(
             !document.sizes.is_empty(),
             "{}: it has no numbers of vCPUs; give what `corefit reproduce P2 --json` printed",
@@ -389,7 +391,7 @@ mod tests {
             assert!(told.contains(": it has no numbers of vCPUs; give "), "{told}");
         }
         std::fs::write(file.path(), "{}").unwrap();
-        assert!(earlier(&paths).unwrap_err().to_string().ends_with("no document of --json"));
+        assert!(earlier(&paths).unwrap_err().to_string().contains("no document of --json"));
         let told = earlier(&["/nonexistent".into()]).unwrap_err().to_string();
         assert!(told.ends_with("; give what `corefit reproduce P2 --json` printed"), "{told}");
     }

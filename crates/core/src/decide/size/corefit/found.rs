@@ -36,6 +36,8 @@ pub(super) struct Found {
     pub(super) together: Option<Together>,
     /// All vCPUs did less, but may do more some day.
     pub(super) left_all: bool,
+    /// They did more before.
+    pub(super) did_more: bool,
 }
 
 /// What a VM did when so many had VCPU-Bal's numbers, and it this one.
@@ -60,6 +62,7 @@ impl Found {
             instead: None,
             together: None,
             left_all: false,
+            did_more: false,
         }
     }
 

@@ -261,13 +261,17 @@ impl Corefit {
         if stays
             && let Some(((found, (_, did)), bal)) =
                 self.found.as_ref().zip(self.otherwise).zip(subject.vcpu_bal())
-            && did.seconds >= self.dwell.as_secs_f64().min(LATELY)
             && let Some(more) = found.lost(&did, bal.count)
-            && self.memory.recall(available, subject.online, mark).is_none()
         {
-            self.otherwise = None;
-            self.go_back(subject, bal, more);
-            return;
+            if did.seconds < self.dwell.as_secs_f64().min(LATELY) {
+                return;
+            }
+            let lately = seen::mark(subject, did.value().unwrap_or(0.0), did.used().unwrap_or(mark.used));
+            if self.memory.recall(available, subject.online, lately).is_none() {
+                self.otherwise = None;
+                self.go_back(subject, bal, more);
+                return;
+            }
         }
         self.begin(subject, available, Some(mark), entitled, races);
         // As long as it may not be searched what was found has to be better than VCPU-Bal's number all the same.
@@ -460,10 +464,11 @@ impl Corefit {
         // In a race of a phase that is known its best number is in the place of VCPU-Bal's.
         let (number, capped) = (bal(subject, available), is_capped(subject));
         let bal = count == number;
-        // All vCPUs did more than this before, and may do so again; until that was tried some times.
-        let did_more =
-            |old: &Found| old.left_all || old.count == subject.clamp(u32::MAX) && old.mark.value > mark.value;
-        let left_all = capped && race.left_all(self.found.as_ref().is_some_and(did_more));
+        // All vCPUs did more than this before, of as many pCPUs, and may do so again.
+        let all = |old: &Found| old.count == subject.clamp(u32::MAX) && old.mark.value > mark.value;
+        let before = self.found.as_ref().filter(|old| old.available == available);
+        let did_more = before.is_some_and(|old| old.did_more || all(old));
+        let left_all = capped && race.left_all(did_more);
         let of_bal = race.of_bal(id);
         let enough = of_bal.and_then(|of_bal| Some(of_bal.value()? * ENOUGH));
         let enough = enough.filter(|enough| capped && mark.value > *enough);
@@ -478,7 +483,7 @@ impl Corefit {
         let together = instead.map(|did| Together { did, bal: number, vms: race.vms() });
         let together = together.map(|new| self.found.as_ref().map_or(new, |found| found.of_more(new)));
         let found = Found::new(count, why, available, mark);
-        let found = Found { bal, seen, enough, instead, together, left_all, ..found };
+        let found = Found { bal, seen, enough, instead, together, left_all, did_more, ..found };
         self.settle(subject, found, again);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }

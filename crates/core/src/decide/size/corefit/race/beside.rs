@@ -109,11 +109,13 @@ impl Race {
         })
     }
 
-    /// Whether less than that was seen to harm one of them, and that was hardly seen: more vCPUs will, too.
+    /// Whether less than that, but more than VCPU-Bal's counts, was seen to harm one of them, and that was hardly seen: more vCPUs will, too.
     pub(super) fn will_harm_beside(&self, level: usize) -> bool {
         let seen = |one: &Beside| one.got.get(level).is_some_and(|got| got.stat.seconds >= SHORT);
-        let more = |less: usize| self.members.iter().all(|m| m.counts[level] >= m.counts[less]);
-        let harms = |less: usize| less != level && more(less) && self.harms_beside(less);
+        let more = |m: &Member, less: usize| m.counts[level] >= m.counts[less] && m.counts[less] >= m.bal;
+        let harms = |less: usize| {
+            less != level && self.members.iter().all(|member| more(member, less)) && self.harms_beside(less)
+        };
         !self.beside.values().any(seen) && (0..self.levels.len()).any(harms)
     }
 

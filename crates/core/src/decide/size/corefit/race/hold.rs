@@ -89,7 +89,8 @@ impl Race {
 
     /// Whether all vCPUs did less than what there is now, but may do more some day: [`Race::may_step`], or they `did_more` before.
     pub(in super::super) fn left_all(&self, did_more: bool) -> bool {
-        let may = |all: usize| all != self.turn && (did_more || self.may_step(all)) && !self.harms(all);
+        let may_step = |all: usize| self.may_step(all) && !self.steps_for_less(all);
+        let may = |all: usize| all != self.turn && (did_more || may_step(all)) && !self.harms(all);
         self.few && self.all_vcpus().is_some_and(may)
     }
 

@@ -44,9 +44,10 @@ impl Race {
         Some((best, gain))
     }
 
-    /// How many VMs take part.
+    /// How many VMs were seen when all had VCPU-Bal's counts, or else one: what it did then is not of that.
     pub(in super::super) fn vms(&self) -> usize {
-        self.members.len()
+        let seen = |level: usize| self.members.iter().all(|member| member.seen_of(level).seconds > 0.0);
+        if self.all_bal.is_some_and(seen) { self.members.len() } else { 1 }
     }
 
     /// What a VM did with VCPU-Bal's count, as it was seen last; `None` if it was not.

@@ -535,6 +535,7 @@ fn with_a_cap_all_vcpus_that_were_in_step_when_the_race_began_are_held_until_the
     assert_eq!(ends(10.0, 0.0, 60.0), Some(4), "they never are");
     let less = in_step(15.0, 0.0, 60.0);
     assert!(less.count(&id) == Some(4) && less.cost() < 4.0, "in step they did no more: {}", less.cost());
+    assert!(!less.left_all(false), "nor are they tried again for that");
     let bal = in_step(200.0, 0.5, 10.0).of_bal(&id);
     assert!(
         bal.is_some_and(|stat| stat.units > 0.0),

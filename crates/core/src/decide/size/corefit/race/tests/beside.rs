@@ -124,3 +124,19 @@ fn what_one_leaves_to_others_alone_is_not_their_due() {
         assert_eq!(race.count(&VmId("0".into())), Some(ends), "{idle}");
     }
 }
+
+#[test]
+fn who_has_fewer_than_vcpu_bals_count_says_nothing_of_that() {
+    let does = |count| {
+        if count == 8 {
+            22.0
+        } else if count == 4 {
+            21.8
+        } else {
+            10.0
+        }
+    };
+    let gets = |count, _| if count == 2 { 0.7 } else { 1.0 };
+    let (end, watched) = watched_beside(entrant(0, &[2, 4, 16, 8], 4, 10.0), &does, &gets, None, true);
+    assert!(end == 4 && watched.contains(&4), "{end} {watched:?}");
+}
