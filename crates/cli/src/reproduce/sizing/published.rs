@@ -38,8 +38,8 @@ pub(super) fn items(rows: &[Row]) -> Vec<Item> {
     let reduced = |row: &Row| row.shortage.ends_with("pCPUs");
     let mut items = vec![];
     if let Some((_, gain)) = most(&reduced, by_est) {
-        let percent = Mean { mean: (gain.mean - 1.0) * 100.0, ..gain.times(100.0) };
-        let item = item("pCPU-Est over VCPU-Bal, pCPUs, %".into(), Some(42.0), percent, Rule::Within(25.0));
+        let what = "pCPU-Est over VCPU-Bal, pCPUs, %".into();
+        let item = item(what, Some(42.0), percent(gain), Rule::Within(25.0));
         items.push(judged(item, PROGRAMS.into_iter().all(is_whole)));
     }
     for program in ["bt", "cg", "sp", "ua"] {
@@ -70,19 +70,23 @@ pub(super) fn items(rows: &[Row]) -> Vec<Item> {
     items
 }
 
+/// By how much a ratio is above 1.
+fn percent(ratio: Mean) -> Mean {
+    Mean { mean: (ratio.mean - 1.0) * 100.0, ..ratio.times(100.0) }
+}
+
 /// What searching costs pCPU-Est. The paper leaves IS out.
 fn searching(cases: &[Runs<'_>], is_whole: impl Fn(&str) -> bool) -> Option<Item> {
     let cost: Of = |row| (row.over_best[1], row.over_best[1] / row.est_search.unwrap_or(f64::NAN));
     let reduced = |case: &&Runs<'_>| case.0[0].shortage.ends_with("pCPUs") && case.0[0].program != "is";
     let most = |a: &&Runs<'_>, b: &&Runs<'_>| a.ratio(cost).mean.total_cmp(&b.ratio(cost).mean);
     let case = cases.iter().filter(reduced).max_by(most)?;
-    let percent = |of: Of| Mean { mean: (case.ratio(of).mean - 1.0) * 100.0, ..case.ratio(of).times(100.0) };
-    let ours = percent(cost);
+    let ours = percent(case.ratio(cost));
     let what = format!(
         "what searching costs pCPU-Est, pCPUs, %, at most ({}; {} there: {:.1})",
         case.name(),
         case.0[0].by.name(),
-        percent(SEARCH).mean
+        percent(case.ratio(SEARCH)).mean
     );
     let item = Item::new((Paper::P2, "Figure 15"), what, Some(28.0), Some(ours.mean), &Rule::Within(25.0));
     let item = item.off_by(ours.ci95);

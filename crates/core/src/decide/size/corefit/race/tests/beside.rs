@@ -50,8 +50,13 @@ fn watched_beside(
 
 #[test]
 fn who_has_more_vcpus_than_a_number_that_harms_others_is_not_tried_either() {
-    let does =
-        |count| [20.0, 18.0, 17.0, 16.0, 10.0][[8, 12, 16, 6, 4].iter().position(|n| *n == count).unwrap()];
+    let does = |count| match count {
+        8 => 20.0,
+        12 => 18.0,
+        16 => 17.0,
+        6 => 16.0,
+        _ => 10.0,
+    };
     let gets = |count, _| if count > 6 { 0.7 } else { 1.0 };
     let one = entrant(0, &[4, 4, 16, 12, 8, 6], 4, 10.0);
     assert_eq!(watched_beside(one, &does, &gets, None, true), (6, [6].into()));
@@ -127,14 +132,10 @@ fn what_one_leaves_to_others_alone_is_not_their_due() {
 
 #[test]
 fn who_has_fewer_than_vcpu_bals_count_says_nothing_of_that() {
-    let does = |count| {
-        if count == 8 {
-            22.0
-        } else if count == 4 {
-            21.8
-        } else {
-            10.0
-        }
+    let does = |count| match count {
+        8 => 22.0,
+        4 => 21.8,
+        _ => 10.0,
     };
     let gets = |count, _| if count == 2 { 0.7 } else { 1.0 };
     let (end, watched) = watched_beside(entrant(0, &[2, 4, 16, 8], 4, 10.0), &does, &gets, None, true);
