@@ -200,6 +200,7 @@ impl Parts {
             online_ns: 0,
             online_since: 0,
             online_changes: 0,
+            evened: 0,
             counts: Counts::default(),
         });
         for app in &vm.apps {

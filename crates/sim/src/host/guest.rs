@@ -3,12 +3,18 @@
 //! Each vCPU has a queue in turns of a time slice. Who wakes up goes to the vCPU it was on if that has
 //! nothing to do, else to one that has nothing to do, else into the queue of the one it was on, where it
 //! runs at once if the thread there ran long enough. A vCPU out of threads takes one from another's
-//! queue, else it halts. A program's threads begin on the vCPUs in order, or, if the guest sees several packages
+//! queue, else it halts. Busy ones are evened out now and then ([`EVEN_NS`]). A program's threads begin on the vCPUs in order, or, if the guest sees several packages
 //! ([`crate::GuestSpec::packages`]), in each package in turn. With [`crate::GuestSpec::rotate`] one that is alone goes on elsewhere after its slice. Known
-//! gaps: no balancing between busy vCPUs, no polling before a halt.
+//! gaps: no polling before a halt; one busy vCPU gives another a thread at a time, where each of Linux' takes; those that differ by one
+//! thread are not evened out in turn.
 
 use super::{Act, Sim, TState};
 use crate::cpus::{NONE, VState, bits, put};
+use crate::queue::Ns;
+
+/// Between two looks at the queues of a VM's vCPUs, for each that is online: `sd_weight` ms, twice that while nothing is to be done, times
+/// `busy_factor`, 16 (kernel/sched/fair.c, `get_sd_balance_interval`; kernel/sched/topology.c).
+const EVEN_NS: Ns = 32_000_000;
 
 impl Sim {
     /// The number of a vCPU in its VM.
@@ -80,14 +86,7 @@ impl Sim {
             return;
         }
         self.threads[t as usize].state = TState::Ready;
-        let vcpu = &mut self.cpus.vcpus[v as usize];
-        vcpu.ready.push(&mut self.threads, t);
-        let running = vcpu.state == VState::Running;
-        let p = vcpu.pcpu;
-        self.mark_crowded(v);
-        if running {
-            self.settle(p);
-        }
+        let (running, p) = self.queue_up(v, t);
         let vcpu = &self.cpus.vcpus[v as usize];
         let guest = &self.guests[vcpu.vm as usize];
         let ran = guest.slice_ns - vcpu.guest_left.min(guest.slice_ns);
@@ -97,6 +96,18 @@ impl Sim {
         if running && by != v {
             self.arm(p);
         }
+    }
+
+    /// Thread `t` waits in the queue of a vCPU; whether that runs, which then has to be armed, and where.
+    fn queue_up(&mut self, v: u32, t: u32) -> (bool, u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.ready.push(&mut self.threads, t);
+        let (running, p) = (vcpu.state == VState::Running, vcpu.pcpu);
+        self.mark_crowded(v);
+        if running {
+            self.settle(p);
+        }
+        (running, p)
     }
 
     /// Thread `t`, in the vCPU's queue, runs now; the one that did waits.
@@ -111,8 +122,47 @@ impl Sim {
 
     /// The slice of the thread on a vCPU is over.
     pub(super) fn next_slice(&mut self, v: u32) {
+        self.even_out(self.cpus.vcpus[v as usize].vm as usize);
         let next = self.cpus.vcpus[v as usize].ready.head;
         self.swap(v, next);
+    }
+
+    /// Now and then a thread leaves the longest queue of a VM for a busy vCPU with two threads less, or fewer.
+    fn even_out(&mut self, vm: usize) {
+        let since = self.now - self.guests[vm].evened;
+        if since < EVEN_NS {
+            return;
+        }
+        let first = self.cpus.vms[vm].first;
+        let online = (first..first + self.cpus.vms[vm].count).filter(|&v| self.cpus.vcpus[v as usize].online);
+        if since < EVEN_NS * online.clone().count() as u64 {
+            return;
+        }
+        let waiting = |v: &u32| self.cpus.vcpus[*v as usize].ready.len;
+        let busy = online.filter(|&v| self.cpus.vcpus[v as usize].cur != NONE);
+        let (from, to) = (busy.clone().max_by_key(waiting), busy.min_by_key(waiting));
+        let uneven = from.zip(to).filter(|(from, to)| waiting(to) + 2 <= waiting(from));
+        let moved = uneven.and_then(|(from, to)| Some((from, to, self.movable(from)?)));
+        self.guests[vm].evened = self.now;
+        let Some((from, to, t)) = moved else { return };
+        self.cpus.vcpus[from as usize].ready.remove(&mut self.threads, t);
+        self.mark_crowded(from);
+        self.threads[t as usize].vcpu = to;
+        self.guests[vm].counts.thread_moves += 1;
+        self.cpus.vcpus[to as usize].debt += self.costs.migrate_near_ns;
+        let (running, p) = self.queue_up(to, t);
+        if running {
+            self.arm(p);
+        }
+    }
+
+    /// Who may leave the queue of a vCPU for another.
+    fn movable(&self, v: u32) -> Option<u32> {
+        let movable = |t: &u32| {
+            let thread = &self.threads[*t as usize];
+            !thread.pinned && !thread.fixed()
+        };
+        self.cpus.vcpus[v as usize].ready.iter(&self.threads).find(movable)
     }
 
     /// A thread that is in no queue is put on a vCPU.
@@ -193,13 +243,9 @@ impl Sim {
         }
         let vm = vcpu.vm as usize;
         let first = self.cpus.vms[vm].first;
-        let movable = |t: &u32| {
-            let thread = &self.threads[*t as usize];
-            !thread.pinned && !thread.fixed()
-        };
         let (from, t) = bits(&self.guests[vm].crowded).find_map(|index| {
             let from = first + index;
-            self.cpus.vcpus[from as usize].ready.iter(&self.threads).find(movable).map(|t| (from, t))
+            self.movable(from).map(|t| (from, t))
         })?;
         self.cpus.vcpus[from as usize].ready.remove(&mut self.threads, t);
         self.mark_crowded(from);
@@ -288,5 +334,33 @@ mod tests {
         assert_eq!(begin("2"), [0, 3, 1, 4, 2, 5, 0]);
         assert_eq!(begin("4"), [0, 2, 4, 1, 3, 5, 0], "of two vCPUs: there are three");
         assert_eq!(begin("9"), [0, 1, 2, 3, 4, 5, 0]);
+    }
+
+    #[test]
+    fn busy_vcpus_with_two_threads_less_than_others_get_one_after_a_while() {
+        let text =
+            "hardware = { cores = 4 }\n[[vm]]\nname = \"a\"\nvcpus = 4\nthreads = 8\nprogram = \"hog\"\n";
+        let mut sim = Sim::new(&Scenario::parse(text, &[]).unwrap().spec).unwrap();
+        let on = |sim: &Sim| {
+            let mut threads = [0; 4];
+            sim.threads.iter().for_each(|thread| threads[thread.vcpu as usize] += 1);
+            threads.sort_unstable();
+            threads
+        };
+        let second = 1_000_000_000;
+        sim.run_for(second);
+        assert_eq!(on(&sim), [2; 4]);
+        // The fourth one takes a single thread when it comes back.
+        sim.set_online(0, 3).unwrap();
+        sim.run_for(second / 10);
+        sim.set_online(0, 4).unwrap();
+        sim.run_for(second / 100);
+        assert_eq!(on(&sim), [1, 2, 2, 3]);
+        sim.run_for(second / 2);
+        assert_eq!(on(&sim), [2; 4]);
+        // One more or less is left.
+        sim.set_online(0, 3).unwrap();
+        sim.run_for(second);
+        assert_eq!(on(&sim), [0, 2, 3, 3]);
     }
 }

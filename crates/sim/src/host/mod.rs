@@ -71,6 +71,8 @@ pub(crate) struct Guest {
     pub(crate) lock: LockKind,
     pub(crate) slice_ns: Ns,
     pub(crate) wakeup_ns: Ns,
+    /// When busy vCPUs were last evened out.
+    pub(crate) evened: Ns,
     /// The vCPU that a yield was for last.
     pub(crate) favoured: u32,
     /// vCPUs without a thread (by their number in the VM), and those with threads waiting.
