@@ -44,6 +44,7 @@ mod bits;
 mod certificate;
 mod compile;
 mod crowds;
+mod curve;
 mod delivery;
 mod division;
 mod fill;

@@ -17,6 +17,7 @@
 
 use std::ops::Range;
 
+use super::curve::{Curve, End, LEAF};
 use super::delivery::{Delivery, Giver};
 
 /// The root of every tree.
@@ -105,34 +106,10 @@ struct State {
     rest: f64,
     /// The level from which on nothing below grows.
     last: f64,
-    /// The children that are satisfied some time, in that order.
-    ends: Vec<End>,
-    /// The weight of the others.
-    forever: f64,
-    /// Where the level grows faster than before: a child was satisfied.
-    bends: Vec<Bend>,
+    /// Its level by what it was offered.
+    curve: Curve,
     /// What it delivers, if that is not what it was offered, and matters.
     delivery: Option<Delivery>,
-}
-
-/// A child that is satisfied at a level.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    level: f64,
-    weight: f64,
-    /// A group's number; of a leaf [`LEAF`].
-    group: usize,
-}
-
-/// What ends is a leaf.
-const LEAF: usize = usize::MAX;
-
-#[derive(Clone, Copy, Debug)]
-struct Bend {
-    offered: f64,
-    level: f64,
-    /// Of the children not yet satisfied.
-    weight: f64,
 }
 
 /// What [`Trajectory::limit`] changed.
@@ -342,9 +319,9 @@ impl Trajectory {
             };
             let state = &self.states[g];
             levels.0[g] = if offered < state.saturation {
-                state.level(offered, speed)
+                state.curve.level(offered, speed)
             } else {
-                (state.level(state.saturation, 0.0).0, 0.0)
+                (state.curve.level(state.saturation, 0.0).0, 0.0)
             };
         }
     }
@@ -384,10 +361,9 @@ impl Trajectory {
                 forever += weight;
             }
         }
-        ends.sort_unstable_by_key(End::order);
-        let mut state = State::new(ends, forever, last);
+        let mut state = State { last, curve: Curve::new(ends, forever), ..State::default() };
         let cap = tree.groups[group].cap;
-        let all = state.enough();
+        let all = state.curve.enough();
         let wasteful = tree.members(group).any(|i| self.stopped[i])
             || tree.subgroups[group].iter().any(|&g| self.states[g].delivery.is_some());
         state.saturation = all.min(cap);
@@ -408,103 +384,31 @@ impl Trajectory {
             state.saturation = saturation.min(all);
             state.delivery = Some(delivery);
         }
-        state.rest = state.offered_at(last).min(state.saturation);
+        state.rest = state.curve.offered_at(last).min(state.saturation);
         std::mem::replace(&mut self.states[group], state)
     }
 
-    /// The same where only one of its groups has changed: nothing is sorted or asked anew. `before`: that group until now.
+    /// The same where only one of its groups has changed: the others are not asked anew. `before`: that group until now.
     fn refresh_for(&mut self, tree: &Tree, group: usize, child: usize, before: &State) -> State {
         let (now, weight) = (&self.states[child], tree.groups[child].weight);
         let plain = [before, now, &self.states[group]].iter().all(|state| state.delivery.is_none());
-        let ended = now.saturation.is_finite();
-        let position = self.states[group].ends.iter().position(|end| end.group == child);
-        let Some(position) = position.filter(|_| plain && ended) else {
+        let State { ref curve, last, .. } = self.states[group];
+        let from = curve.end_of(child).filter(|_| plain && now.saturation.is_finite());
+        let to = End { level: now.saturation / weight, weight, group: child };
+        let Some((from, curve)) = from.and_then(|from| Some((from, curve.with(from, to)?))) else {
             return self.refresh(tree, group);
         };
-        let State { ref ends, forever, last, .. } = self.states[group];
-        let rested = before.rest / ends[position].weight;
         let rests = now.rest / weight;
-        if rested >= last && rests < last {
+        if before.rest / from.weight >= last && rests < last {
             return self.refresh(tree, group); // Who rests last now?
         }
-        let end = End { level: now.saturation / weight, weight, group: child };
-        let mut state = State::new(moved(ends, position, end), forever, last.max(rests));
-        state.saturation = state.enough().min(tree.groups[group].cap);
-        state.rest = state.offered_at(state.last).min(state.saturation);
+        let mut state = State { last: last.max(rests), curve, ..State::default() };
+        state.saturation = state.curve.enough().min(tree.groups[group].cap);
+        state.rest = state.curve.offered_at(state.last).min(state.saturation);
         std::mem::replace(&mut self.states[group], state)
     }
-}
-
-/// The same ends in order, but another one for that at a position.
-fn moved(ends: &[End], position: usize, end: End) -> Vec<End> {
-    let (before, after) = (&ends[..position], &ends[position + 1..]);
-    let mut moved = Vec::with_capacity(ends.len());
-    let next = before.partition_point(|other| other.order() <= end.order());
-    moved.extend_from_slice(&before[..next]);
-    if next < before.len() {
-        moved.push(end);
-        moved.extend_from_slice(&before[next..]);
-        moved.extend_from_slice(after);
-    } else {
-        let next = after.partition_point(|other| other.order() <= end.order());
-        moved.extend_from_slice(&after[..next]);
-        moved.push(end);
-        moved.extend_from_slice(&after[next..]);
-    }
-    moved
 }
 
 /// Two times or amounts that differ by less than this part (or amount) are simultaneous: what
 /// reaches its limit and is crowded at once counts as satisfied.
 pub(crate) const TIE: f64 = 1e-11;
-
-impl End {
-    /// Levels are not negative: their bits are in their order, and quicker to compare. (A sum of nothing is -0.0.)
-    fn order(&self) -> u64 {
-        (self.level + 0.0).to_bits()
-    }
-}
-
-impl State {
-    /// From its children, but for what it delivers and from when on it is satisfied.
-    fn new(ends: Vec<End>, forever: f64, last: f64) -> State {
-        let mut bends = vec![Bend { offered: 0.0, level: 0.0, weight: forever }; ends.len() + 1];
-        // Sums from the end: no weight is left over by cancellation.
-        for i in (0..ends.len()).rev() {
-            bends[i].weight = bends[i + 1].weight + ends[i].weight;
-        }
-        for (i, &End { level, .. }) in ends.iter().enumerate() {
-            let Bend { offered, level: from, weight } = bends[i];
-            bends[i + 1].level = level;
-            bends[i + 1].offered = offered + (level - from) * weight;
-        }
-        State { last, ends, forever, bends, ..State::default() }
-    }
-
-    /// The offered amount from which on all below have what they can take; infinite: never.
-    fn enough(&self) -> f64 {
-        match self.bends.last() {
-            Some(end) if self.forever == 0.0 => end.offered,
-            _ => f64::INFINITY,
-        }
-    }
-
-    /// The level when so much was offered, and its growth when the offered amount grows at `speed`.
-    fn level(&self, offered: f64, speed: f64) -> (f64, f64) {
-        let next = self.bends.partition_point(|bend| bend.offered <= offered);
-        let Some(bend) = next.checked_sub(1).and_then(|i| self.bends.get(i)) else {
-            return (0.0, 0.0);
-        };
-        if bend.weight > 0.0 {
-            (bend.level + (offered - bend.offered) / bend.weight, speed / bend.weight)
-        } else {
-            (f64::INFINITY, 0.0)
-        }
-    }
-
-    fn offered_at(&self, level: f64) -> f64 {
-        let next = self.bends.partition_point(|bend| bend.level <= level);
-        let bend = next.checked_sub(1).and_then(|i| self.bends.get(i));
-        bend.map_or(0.0, |bend| bend.offered + (level - bend.level) * bend.weight)
-    }
-}
