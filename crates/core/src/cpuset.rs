@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +12,10 @@ use crate::CpuId;
 const MAX_CPU: u32 = 65_535;
 
 /// A set of CPUs: one bit each, so that sets of a host with thousands of vCPUs are compared and
-/// intersected word by word.
+/// intersected word by word. Copies share them: thousands of vCPUs have the same set, and every look its copy of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct CpuSet(Vec<u64>); // the last word is never zero
+pub struct CpuSet(Arc<[u64]>); // the last word is never zero
 
 impl CpuSet {
     /// The CPUs `0..n`.
@@ -45,7 +46,10 @@ impl CpuSet {
     /// The CPUs in both sets.
     #[must_use]
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
-        CpuSet::of_words(self.0.iter().zip(&other.0).map(|(a, b)| a & b).collect())
+        if self.is_within(other) {
+            return self.clone();
+        }
+        CpuSet::of_words(self.0.iter().zip(&*other.0).map(|(a, b)| a & b).collect())
     }
 
     /// The CPUs of this set that are not in the other.
@@ -58,10 +62,13 @@ impl CpuSet {
     /// The CPUs in either set.
     #[must_use]
     pub fn union(&self, other: &CpuSet) -> CpuSet {
+        if other.is_within(self) {
+            return self.clone();
+        }
         let (long, short) = if self.0.len() < other.0.len() { (other, self) } else { (self, other) };
-        let mut words = long.0.clone();
-        words.iter_mut().zip(&short.0).for_each(|(word, more)| *word |= more);
-        CpuSet(words)
+        let mut words = long.0.to_vec();
+        words.iter_mut().zip(&*short.0).for_each(|(word, more)| *word |= more);
+        CpuSet(words.into())
     }
 
     /// For people: `pCPU 3`, `pCPUs 0-3`, of what `what` says.
@@ -80,7 +87,7 @@ impl CpuSet {
     /// Whether the sets have a CPU in common.
     #[must_use]
     pub fn meets(&self, other: &CpuSet) -> bool {
-        self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
+        self.0.iter().zip(&*other.0).any(|(a, b)| a & b != 0)
     }
 
     /// The CPUs of the set, lowest first.
@@ -92,7 +99,10 @@ impl CpuSet {
                 Some(bit)
             })
         };
-        (0..).step_by(64).zip(&self.0).flat_map(move |(base, &word)| bits(word).map(move |b| CpuId(base + b)))
+        (0..)
+            .step_by(64)
+            .zip(&*self.0)
+            .flat_map(move |(base, &word)| bits(word).map(move |b| CpuId(base + b)))
     }
 
     /// The bits, 64 CPUs a word, lowest first; words at the end that are zero are left out.
@@ -105,7 +115,7 @@ impl CpuSet {
         while words.last() == Some(&0) {
             words.pop();
         }
-        CpuSet(words)
+        CpuSet(words.into())
     }
 
     /// The first number from `from` on that is in the set, or is not.
@@ -120,26 +130,18 @@ impl CpuSet {
         }
         None
     }
+}
 
-    fn insert(&mut self, cpu: CpuId) {
-        let (word, bit) = place(cpu);
-        if word >= self.0.len() {
-            self.0.resize(word + 1, 0);
-        }
-        self.0[word] |= bit;
+/// Puts in `low..=high`, word by word: a list may name the same range over and over.
+fn insert_range(words: &mut Vec<u64>, low: u32, high: u32) {
+    let (first, last) = ((low / 64) as usize, (high / 64) as usize);
+    if last >= words.len() {
+        words.resize(last + 1, 0);
     }
-
-    /// Puts in `low..=high`, word by word: a list may name the same range over and over.
-    fn insert_range(&mut self, low: u32, high: u32) {
-        let (first, last) = ((low / 64) as usize, (high / 64) as usize);
-        if last >= self.0.len() {
-            self.0.resize(last + 1, 0);
-        }
-        for (i, word) in self.0.iter_mut().enumerate().take(last + 1).skip(first) {
-            let from = if i == first { u64::MAX << (low % 64) } else { u64::MAX };
-            let to = if i == last { u64::MAX >> (63 - high % 64) } else { u64::MAX };
-            *word |= from & to;
-        }
+    for (i, word) in words.iter_mut().enumerate().take(last + 1).skip(first) {
+        let from = if i == first { u64::MAX << (low % 64) } else { u64::MAX };
+        let to = if i == last { u64::MAX >> (63 - high % 64) } else { u64::MAX };
+        *word |= from & to;
     }
 }
 
@@ -151,9 +153,14 @@ fn place(CpuId(cpu): CpuId) -> (usize, u64) {
 /// CPUs above 65535 are left out; Linux supports at most 8192.
 impl FromIterator<CpuId> for CpuSet {
     fn from_iter<I: IntoIterator<Item = CpuId>>(cpus: I) -> CpuSet {
-        let mut set = CpuSet::default();
-        cpus.into_iter().filter(|cpu| cpu.0 <= MAX_CPU).for_each(|cpu| set.insert(cpu));
-        set
+        let mut words = Vec::new();
+        for (word, bit) in cpus.into_iter().filter(|cpu| cpu.0 <= MAX_CPU).map(place) {
+            if word >= words.len() {
+                words.resize(word + 1, 0);
+            }
+            words[word] |= bit;
+        }
+        CpuSet(words.into())
     }
 }
 
@@ -170,11 +177,11 @@ impl FromStr for CpuSet {
 
     /// Reads the list form; blank text is the empty set.
     fn from_str(text: &str) -> Result<CpuSet, ParseCpuSetError> {
-        let mut set = CpuSet::default();
         let text = text.trim();
         if text.is_empty() {
-            return Ok(set);
+            return Ok(CpuSet::default());
         }
+        let mut words = Vec::new();
         for part in text.split(',') {
             let bad = || ParseCpuSetError { part: part.into() };
             let (low, high) = part.split_once('-').unwrap_or((part, part));
@@ -183,9 +190,9 @@ impl FromStr for CpuSet {
             if low > high || high > MAX_CPU {
                 return Err(bad());
             }
-            set.insert_range(low, high);
+            insert_range(&mut words, low, high);
         }
-        Ok(set)
+        Ok(CpuSet(words.into()))
     }
 }
 
