@@ -204,10 +204,10 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
     let end = daemon.end()?;
     let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
     let (None, Some(before), Some(after)) = (ended, before, after) else {
-        bail!("it ended ({end}): {}", log.lines().last().unwrap_or("without a word"));
+        bail!("it ended ({end}): {}", said(&log, "").last().unwrap_or("without a word"));
     };
-    if log.contains("cannot look") {
-        bail!("{}", log.lines().find(|line| line.contains("cannot look")).unwrap_or(""));
+    if let Some(why) = said(&log, "cannot look").next() {
+        bail!("{why}");
     }
     let peak = status
         .lines()
@@ -227,6 +227,12 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
         most_mib: peak.context("no VmHWM in /proc/PID/status")? / 1024.0,
         target_mib: MEMORY_MIB,
     })
+}
+
+/// Lines of a log that have this in them, without the name that they begin with: whoever is told of it is told that already.
+fn said<'a>(log: &'a str, what: &'a str) -> impl Iterator<Item = &'a str> {
+    let lines = log.lines().filter(move |line| line.contains(what));
+    lines.map(|line| line.strip_prefix("corefit: ").unwrap_or(line))
 }
 
 /// A host of libvirt's test driver.
@@ -379,6 +385,14 @@ fn text(document: &Document) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_daemon_said_is_told_without_the_name_that_its_lines_begin_with() {
+        let log = "corefit: started machine=x\ncorefit: error: cannot look at=1 why=gone\nlibvirt: gone\n";
+        assert_eq!(said(log, "cannot look").collect::<Vec<_>>(), ["error: cannot look at=1 why=gone"]);
+        assert_eq!(said(log, "").last(), Some("libvirt: gone"));
+        assert_eq!(said(log, "panicked").next(), None);
+    }
 
     #[test]
     fn the_host_on_paper_keeps_to_the_contract_and_to_what_is_set() {
