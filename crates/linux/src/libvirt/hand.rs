@@ -13,17 +13,18 @@
 //! Nor does a VM whose calls wait behind a job (a dump, a migration) say anything of the others: it keeps one thread, and is not
 //! asked again on that line before that comes back.
 
+mod known;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use corefit_core::CpuSet;
-use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, VmId};
+use corefit_core::machine::{Lever, LeverKind, MachineError, VmId};
 
 use super::agent_calls::{self as agent, Ask, Opening};
 use super::api::{Access, Connection, Domain, Failure, Kind};
 use super::definition::Definition;
-use super::guest;
 use super::online::By;
 use super::session::{self, Key};
 use super::worker::{Crew, NoAnswer, Worker};
@@ -38,14 +39,6 @@ const WAIT: usize = 10;
 const ANSWER: i32 = 2;
 /// Who did not answer in time is left alone for so long.
 const LEFT_ALONE: Duration = Duration::from_secs(30);
-/// What turned out not to be there may be by now: an agent forbids commands while file systems are frozen, and administrators allow them.
-const LACKS: Duration = Duration::from_secs(300);
-/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only, and at looks, which
-/// may be 10 s apart.
-const NEWS: Duration = Duration::from_secs(12);
-
-/// A guest that did not let go of a vCPU in time may do so for so long.
-const LETS_GO: Duration = Duration::from_secs(60);
 
 /// Who has to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,106 +124,6 @@ impl Hand {
         Hand { uri, libvirtd, guests, silent, out, lacks, online, ways, asked, letting_go, opening }
     }
 
-    /// What a VM cannot have changed, as far as is known.
-    pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
-        let lacks =
-            self.lacks.get(vm).into_iter().flatten().filter(|(_, (since, _))| since.elapsed() < LACKS);
-        let mut fixed: BTreeMap<LeverKind, String> =
-            lacks.map(|(lever, (_, why))| (*lever, why.clone())).collect();
-        if let Some(why) = definition.memory_stays {
-            fixed.insert(LeverKind::Nodes, why.into());
-        }
-        if definition.agent.is_none() {
-            fixed.insert(LeverKind::Told, "it has no guest agent".into());
-            let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
-            if !pluggable {
-                fixed.insert(LeverKind::Online, stays("it has no guest agent").to_string());
-            }
-        }
-        fixed.into_iter().map(|(lever, reason)| Fixed { lever, reason }).collect()
-    }
-
-    /// Only these VMs are left.
-    pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
-        self.lacks.retain(|vm, _| is(vm));
-        self.ways.retain(|vm, _| is(vm));
-        self.asked.retain(|vm| is(vm));
-        self.letting_go.retain(|vm, _| is(vm));
-        self.opening.retain(|vm, _| is(vm));
-        self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
-    }
-
-    /// The vCPUs that were read to be online a moment ago, when they were set or looked at to be set.
-    pub(super) fn online(&self, vm: &VmId) -> Option<&CpuSet> {
-        self.online.get(vm).map(|(_, online)| online)
-    }
-
-    /// The vCPUs that are online are these, and are changed so.
-    pub(super) fn saw(&mut self, vm: &VmId, online: &CpuSet, by: By) {
-        self.online.insert(vm.clone(), (Instant::now(), online.clone()));
-        self.ways.insert(vm.clone(), by);
-    }
-
-    /// They are not what was read.
-    pub(super) fn forget(&mut self, vm: &VmId) {
-        self.online.remove(vm);
-    }
-
-    /// They are going to be changed.
-    pub(super) fn changes(&mut self, vm: &VmId) {
-        if self.ways.get(vm) == Some(&By::Agent) {
-            self.asked.insert(vm.clone());
-        }
-    }
-
-    /// Whether they can be known, and changed, so.
-    ///
-    /// # Errors
-    /// If a guest took some offline or online that says nothing of that now: those that are plugged in are others.
-    pub(super) fn goes(&self, vm: &VmId, by: By) -> Result<(), MachineError> {
-        if by == By::Unheard && self.asked.contains(vm) {
-            let text = "its agent took vCPUs offline or online before, and does not say now which are";
-            return Err(MachineError::Gone(text.into()));
-        }
-        Ok(())
-    }
-
-    /// What came of plugging, which took some out or not.
-    ///
-    /// # Errors
-    /// That of plugging; or if none was to go, but its guest may yet let go of those that it was asked for just before.
-    pub(super) fn plugged(
-        &mut self,
-        vm: &VmId,
-        result: Result<bool, MachineError>,
-    ) -> Result<(), MachineError> {
-        match result {
-            Ok(false) => match self.letting_go.get(vm).map(Instant::elapsed).filter(|since| *since < LETS_GO)
-            {
-                Some(since) => Err(MachineError::Gone(format!(
-                    "its guest was asked to let go of vCPUs {} s ago, and may do so yet",
-                    since.as_secs()
-                ))),
-                None => Ok(()),
-            },
-            Ok(true) => {
-                self.letting_go.remove(vm);
-                Ok(())
-            }
-            Err(error) => {
-                if matches!(error, MachineError::Gone(_)) {
-                    self.letting_go.insert(vm.clone(), Instant::now());
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Whether its guest takes vCPUs offline and online, as far as is known: it has those that are plugged in.
-    pub(super) fn by_agent(&self, vm: &VmId, definition: &Definition) -> bool {
-        definition.agent.is_some() && self.ways.get(vm).is_none_or(|by| *by == By::Agent)
-    }
-
     /// Its guest answered others at that time: who did not answer here before that is not left alone any more.
     pub(super) fn answered(&mut self, vm: &VmId, at: Instant) {
         let key = (vm.clone(), Whom::Guest);
@@ -239,51 +132,11 @@ impl Hand {
         }
     }
 
-    /// Its guest opened a file for others that was asked for at that time: who was late before that may be asked for one.
-    pub(super) fn opens(&mut self, vm: &VmId, at: Instant) {
-        if self.opening.get(vm).is_some_and(|opening| opening.was_before(at)) {
-            self.opening.remove(vm);
-        }
-    }
-
     /// Who did not answer in time, or lacks something, is asked again.
     pub(super) fn ask_again(&mut self) {
         self.silent.clear();
         self.lacks.clear();
         self.opening.clear();
-    }
-
-    /// Whether its guest may be asked to open a file.
-    ///
-    /// # Errors
-    /// If it did not answer in time before.
-    pub(super) fn may_open(&self, vm: &VmId) -> Result<(), MachineError> {
-        if self.opening.get(vm).is_none_or(|opening| opening.may(Instant::now())) {
-            return Ok(());
-        }
-        let text = "its agent did not open a file in time; it is asked for none for a while";
-        Err(MachineError::Gone(text.into()))
-    }
-
-    /// What came of asking its guest for a file.
-    pub(super) fn opened<T>(&mut self, vm: &VmId, result: &Result<T, MachineError>) {
-        match result {
-            Ok(_) => drop(self.opening.remove(vm)),
-            Err(MachineError::Gone(why)) if guest::is_late(why) => {
-                self.opening.entry(vm.clone()).or_default().late(Instant::now());
-            }
-            Err(_) => {}
-        }
-    }
-
-    /// What is unsupported stays so for a while; so does an agent that makes no sense.
-    pub(super) fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
-        let why = match result {
-            Err(MachineError::Unsupported(why)) => why,
-            Err(MachineError::Malformed(why)) if lever == Lever::Online => why,
-            _ => return,
-        };
-        self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), (Instant::now(), why.clone()));
     }
 
     /// How long who is asked may take. (One that waits may be a libvirtd that is slow for all.)
@@ -426,28 +279,10 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     /// The test driver's domain.
-    fn test_vm() -> VmId {
+    pub(super) fn test_vm() -> VmId {
         let connection = Connection::open("test:///default", Access::Read, 4).unwrap();
         let domain = &connection.domains(VIR_CONNECT_LIST_DOMAINS_ACTIVE).unwrap()[0];
         VmId(format!("{}#{}", domain.uuid().unwrap(), domain.id().unwrap()))
-    }
-
-    #[test]
-    fn how_vcpus_went_is_how_they_come_again() {
-        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
-        hand.saw(&vm, &CpuSet::first(4), By::Agent);
-        assert_eq!(hand.goes(&vm, By::Unheard), Ok(()), "nothing was asked of it yet");
-        hand.changes(&vm);
-        let why = hand.goes(&vm, By::Unheard).unwrap_err().to_string();
-        assert!(why.contains("does not say now"), "{why}");
-        assert_eq!(hand.goes(&vm, By::Plugging), Ok(()), "it says that it cannot");
-        let late = MachineError::Gone("unplug request timed out".into());
-        assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()));
-        assert_eq!(hand.plugged(&vm, Err(late.clone())), Err(late));
-        let why = hand.plugged(&vm, Ok(false)).unwrap_err().to_string();
-        assert!(why.contains("may do so yet"), "{why}");
-        assert_eq!(hand.plugged(&vm, Ok(true)), Ok(()));
-        assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()), "it has let go");
     }
 
     #[test]
@@ -542,50 +377,6 @@ mod tests {
             hand.answered(&vm, at);
             assert_eq!(hand.with(Whom::Guest, &vm, |_, _| Ok(())).is_err(), left);
         }
-    }
-
-    #[test]
-    fn what_turned_out_not_to_be_there_is_asked_for_again_after_a_while_or_when_somebody_says_so() {
-        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
-        let definition = Definition { agent: Some(true), ..Definition::default() };
-        let refused = Err::<(), _>(MachineError::Unsupported("it has been disabled".into()));
-        let fixed =
-            |hand: &Hand| hand.fixed(&vm, &definition).iter().map(|fixed| fixed.lever).collect::<Vec<_>>();
-        hand.learn(&vm, Lever::Online, &refused);
-        assert_eq!(fixed(&hand), [LeverKind::Online]);
-        let lack = hand.lacks.get_mut(&vm).and_then(|lacks| lacks.get_mut(&LeverKind::Online)).unwrap();
-        lack.0 = Instant::now().checked_sub(LACKS).unwrap();
-        assert_eq!(fixed(&hand), []);
-        hand.learn(&vm, Lever::Online, &refused);
-        hand.ask_again();
-        assert_eq!(fixed(&hand), []);
-        let senseless = Err::<(), _>(MachineError::Malformed("no vCPU is online".into()));
-        hand.learn(&vm, Lever::Weight, &senseless);
-        assert_eq!(fixed(&hand), [], "that is what it was to weigh");
-        hand.learn(&vm, Lever::Online, &senseless);
-        assert_eq!(fixed(&hand), [LeverKind::Online]);
-    }
-
-    #[test]
-    fn a_guest_that_did_not_open_a_file_in_time_is_asked_for_none_until_somebody_says_so_or_it_opens_others()
-    {
-        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
-        let gone = |to: &str| {
-            Err::<(), _>(MachineError::Gone(format!("Guest agent didn't respond to {to} within '2' seconds")))
-        };
-        hand.opened(&vm, &gone("synchronization"));
-        assert_eq!(hand.may_open(&vm), Ok(()), "it is away, and was not asked");
-        hand.opened(&vm, &gone("command"));
-        assert!(matches!(hand.may_open(&vm), Err(MachineError::Gone(_))));
-        hand.ask_again();
-        assert_eq!(hand.may_open(&vm), Ok(()));
-        // It opens one for whoever looks at it: since then, or before.
-        let second = Duration::from_secs(1);
-        (0..9).for_each(|_| hand.opened(&vm, &gone("command")));
-        hand.opens(&vm, Instant::now().checked_sub(second).unwrap());
-        assert!(hand.may_open(&vm).is_err());
-        hand.opens(&vm, Instant::now() + second);
-        assert_eq!(hand.may_open(&vm), Ok(()));
     }
 
     #[test]
