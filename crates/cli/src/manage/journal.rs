@@ -8,13 +8,15 @@
 //! The file is replaced as a whole: written beside, synced, renamed, and the directory synced; so it is the old
 //! or the new one, never a part. What it says of an earlier boot of this host is void, for so are the settings.
 
+mod entry;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
-use corefit_core::machine::{Lever, LeverKind, Value, VmId};
+use corefit_core::machine::{Lever, VmId};
 use corefit_linux::libvirt::{in_effect, known_as};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -24,30 +26,12 @@ use super::boot::Boot;
 use super::failpoint::{arm, reach};
 use super::{Passing, own};
 use crate::text_file;
+pub(crate) use entry::Entry;
 
 /// Begins the first line, also of other formats.
 const NAME: &str = "corefit-journal ";
 /// The format that is written and read.
 const FORMAT: u32 = 1;
-/// While it is not sure what came of what we wrote, a setting may be one of the last values.
-const WROTE: usize = 4;
-
-/// A setting that was changed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Entry {
-    pub(crate) vm: VmId,
-    /// For people.
-    pub(crate) name: String,
-    pub(crate) lever: Lever,
-    /// Before the first change.
-    pub(crate) original: Value,
-    /// Values that we wrote, or read back after it, the latest last.
-    pub(crate) wrote: Vec<Value>,
-    /// A write is under way: what came of it was not read back yet, or was a part of it.
-    pub(crate) pending: bool,
-}
-
 /// The file's content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,44 +57,6 @@ pub(crate) struct Journal {
     of: BTreeMap<VmId, Vec<usize>>,
     /// Entries that the file has.
     on_disk: Vec<Entry>,
-}
-
-impl Entry {
-    /// Which setting.
-    pub(crate) fn key(&self) -> (VmId, Lever) {
-        (self.vm.clone(), self.lever)
-    }
-
-    /// Notes a value as one of ours.
-    pub(crate) fn ours(&mut self, value: Value) {
-        self.wrote.retain(|known| *known != value);
-        self.wrote.push(value);
-        let surplus = self.wrote.len().saturating_sub(WROTE);
-        self.wrote.drain(..surplus);
-    }
-
-    /// Notes a value as one of ours, while the last that was written may still be on its way.
-    pub(crate) fn found(&mut self, value: Value) {
-        let last = self.wrote.pop();
-        self.ours(value);
-        last.into_iter().for_each(|last| self.ours(last));
-    }
-
-    /// The last of what was written has come, though late: from now on somebody else may have put it back.
-    pub(crate) fn came(&mut self) {
-        self.pending = false;
-        if let Some(last) = self.wrote.last().cloned() {
-            self.wrote.retain(|wrote| *wrote == last || *wrote != self.original);
-        }
-    }
-
-    /// What was written was read back, so these are all that a setting can be if nobody else changed it. Slices of ours are marked, and a
-    /// thread may still have one from before.
-    pub(crate) fn arrived(&mut self, values: &[&Value]) {
-        if self.lever.kind() != LeverKind::Slice {
-            self.wrote.retain(|wrote| values.contains(&wrote));
-        }
-    }
 }
 
 impl Content {
@@ -421,6 +367,7 @@ pub(super) mod testing {
 
     use super::*;
     use corefit_core::Weight;
+    use corefit_core::machine::Value;
 
     thread_local! {
         static SYNCS: Cell<u32> = const { Cell::new(0) };
@@ -446,7 +393,6 @@ pub(super) mod testing {
 mod tests {
     use super::testing::entry;
     use super::*;
-    use corefit_core::Weight;
 
     fn open(dir: &Path) -> Journal {
         Journal::open(dir, "host", &Boot::named("boot")).unwrap()
@@ -603,15 +549,5 @@ mod tests {
         );
         let held = Journal::held(dir.path(), "host", &Boot::named("boot")).unwrap();
         assert_eq!(held.entries(), [entry("a")], "who puts back need not write");
-    }
-
-    #[test]
-    fn only_the_latest_values_are_ours() {
-        let mut entry = entry("a");
-        (0..9).for_each(|n| entry.ours(Value::Weight(Weight(f64::from(n)))));
-        assert_eq!(entry.wrote.len(), WROTE);
-        entry.ours(Value::Weight(Weight(5.0)));
-        assert_eq!(entry.wrote.last(), Some(&Value::Weight(Weight(5.0))));
-        assert_eq!(entry.wrote.len(), WROTE);
     }
 }
