@@ -1,0 +1,145 @@
+//! What somebody else changed after us: that stands, and is left alone.
+
+use corefit_core::CpuSet;
+use corefit_core::decide::Action;
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
+
+use super::{Keeper, grown, is_guests, is_ours, key, rest_of_ours, same, shrunk};
+use crate::manage::journal::Entry;
+use crate::manage::present;
+
+/// When vCPUs are sized again that somebody else set.
+pub(in crate::manage) const LEFT_UNTIL: &str =
+    "until the configuration is read again (SIGHUP) or corefit starts again";
+
+impl Keeper {
+    /// What somebody else made of a setting that we changed, by a look of now: neither what we wrote nor what it was. pCPUs that are
+    /// `offline` may be missing.
+    pub(crate) fn changed_since(entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
+        let now = present::of(vm, entry.lever)?;
+        let seen = |value: &Value| match value {
+            // That of the group above (v2): it may be anything.
+            Value::Pcpus(set) if set.is_empty() => None,
+            Value::Pcpus(set) => Some(Value::Pcpus(set.difference(offline))),
+            value => Some(value.clone()),
+        };
+        let found = seen(&now)?;
+        let is = |value: &Value| seen(value).is_none_or(|value| same(&value, &found));
+        let grown = grown(entry, &now);
+        let entry = grown.as_ref().unwrap_or(entry);
+        let shrunk = match &entry.original {
+            Value::Vcpus(set) => shrunk(entry, &Value::Vcpus(set.difference(&present::left_out(vm)))),
+            _ => None,
+        };
+        let entry = shrunk.as_ref().unwrap_or(entry);
+        let ours = is_ours(entry, &now) || entry.wrote.iter().chain([&entry.original]).any(is);
+        (!ours).then_some(now)
+    }
+
+    /// The same by the look before the last batch.
+    pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
+        let ours = self.just_written.contains(&entry.key());
+        if ours { None } else { Keeper::changed_since(entry, vm, offline) }
+    }
+
+    /// Weights that somebody else changed are no levers: the sum of siblings' weights would not stay.
+    pub(crate) fn leave_theirs(&self, snapshot: &mut Snapshot) {
+        let theirs = |vm: &VmState| self.theirs.contains(&(vm.id.clone(), Lever::Weight));
+        for vm in snapshot.vms.iter_mut().filter(|vm| theirs(vm)) {
+            let reason = self.stands(&vm.id, Lever::Weight);
+            vm.fixed.push(Fixed { lever: LeverKind::Weight, reason });
+        }
+    }
+
+    /// What somebody put back may be changed again, and so may vCPUs that he set: what he made them is what they were, then.
+    pub(crate) fn try_again(&mut self) {
+        self.put_back.clear();
+        self.theirs.retain(|(_, lever)| *lever != Lever::Online);
+    }
+
+    /// Whether a setting is somebody else's by now, or he put it back.
+    pub(crate) fn leaves(&self, action: &Action) -> bool {
+        self.theirs.contains(&key(action)) || self.put_back.contains(&key(action))
+    }
+
+    /// What somebody else changed is left alone from now on, also by whoever finds the VM's note: why, if that is so of what a
+    /// setting is.
+    pub(super) fn leave(
+        &mut self,
+        machine: &mut dyn Act,
+        vm: &VmId,
+        lever: Lever,
+        current: &Value,
+    ) -> Option<MachineError> {
+        let found = self.journal.find(vm, lever)?;
+        if let Some(grown) = grown(found, current) {
+            *found = grown;
+        }
+        let entry = found.clone();
+        let ours = self.has_ours(machine, &entry, current);
+        if ours || same(&entry.original, current) || machine.lost(vm, lever) {
+            return None;
+        }
+        let now = present::text(&without_ours(machine, &entry, current));
+        self.theirs.insert((vm.clone(), lever));
+        self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
+        // With the next change of it, if not now.
+        let _ = self.note(machine, vm);
+        Some(MachineError::Denied(format!("{}: it was {now} then", self.stands(vm, lever))))
+    }
+
+    /// Whether a setting still has a value that we gave it, but for what somebody else took from it.
+    pub(super) fn has_ours(&self, machine: &mut dyn Act, entry: &Entry, current: &Value) -> bool {
+        if is_ours(entry, current) {
+            return !self.with_all(machine, entry, current);
+        }
+        if entry.lever != Lever::Online || same(&entry.original, current) {
+            return false;
+        }
+        let left = machine.fitting(&entry.vm, entry.lever, &entry.original);
+        let shrunk = left.and_then(|left| shrunk(entry, &left));
+        shrunk.is_some_and(|shrunk| is_ours(&shrunk, current))
+    }
+
+    /// Whether somebody gave all vCPUs this quota, as libvirt does, which happens to be what we gave one of them: another one, to which we
+    /// gave something else, has it, too.
+    pub(super) fn with_all(&self, machine: &mut dyn Act, entry: &Entry, current: &Value) -> bool {
+        let mut others = self.journal.entries_of(&entry.vm).filter(|other| {
+            let quotas = [entry.lever, other.lever].map(|lever| lever.kind() == LeverKind::VcpuQuota);
+            quotas == [true, true] && !is_ours(other, current) && !same(&other.original, current)
+        });
+        let other = others.next().map(|other| other.lever);
+        other.is_some_and(|lever| machine.current(&entry.vm, lever).is_ok_and(|other| same(&other, current)))
+    }
+
+    /// Somebody may have changed a setting while others were read and written. (Guests are slow to say: writing looks itself.)
+    pub(super) fn still_free(&mut self, machine: &mut dyn Act, action: &Action) -> Result<(), MachineError> {
+        let Action { vm, lever, .. } = action;
+        if is_guests(*lever) {
+            return Ok(());
+        }
+        let current = machine.current(vm, *lever)?;
+        self.leave(machine, vm, *lever, &current).map_or(Ok(()), Err)
+    }
+
+    pub(super) fn stands(&self, vm: &VmId, lever: Lever) -> String {
+        let until = if lever == Lever::Online { format!(" {LEFT_UNTIL}") } else { String::new() };
+        let lever = self.called(vm, lever);
+        format!("somebody else changed the {lever} after corefit; that stands, and it is left alone{until}")
+    }
+
+    pub(super) fn is_back(&self, vm: &VmId, lever: Lever) -> String {
+        let lever = self.called(vm, lever);
+        format!(
+            "somebody put the {lever} back; it is left alone until the VM or corefit starts again, or the configuration is read again"
+        )
+    }
+}
+
+/// What a setting is that somebody else changed, once that part of it which is still as we made it is as it was.
+pub(super) fn without_ours(machine: &mut dyn Act, entry: &Entry, current: &Value) -> Value {
+    let Some(rest) = rest_of_ours(entry, current) else { return current.clone() };
+    // If it cannot be, it is said what there is.
+    let _ = machine.set(&entry.vm, entry.lever, &rest);
+    machine.current(&entry.vm, entry.lever).unwrap_or(rest)
+}
