@@ -309,7 +309,7 @@ impl HostReader {
             sessions: g.sessions && path.is_empty(),
             weight: self.tree.thread_weight(),
             pcpus: &g.all,
-            realtime: self.tree.realtime(&self.kept.root, path),
+            realtime: direct.realtime(g.now, || self.tree.realtime(&self.kept.root, path)),
         };
         let found = direct.update(&mut self.kept, &threads, &scene);
         if found.blind {

@@ -26,6 +26,8 @@ pub(crate) struct Direct {
     threads: BTreeMap<u32, Thread>,
     sessions: BTreeMap<String, Session>,
     rest: Actor,
+    /// What its real-time threads may use of each pCPU, and when that was read.
+    realtime: Option<(Time, Option<Quota>)>,
 }
 
 struct Thread {
@@ -79,6 +81,15 @@ pub(crate) struct Found {
 }
 
 impl Direct {
+    /// What its real-time threads may use of each pCPU, read anew as seldom as other settings: Linux 6.18 builds its scheduling domains
+    /// anew each time that somebody reads the machine's part (`sched_rt_handler`; measured here).
+    pub(crate) fn realtime(&mut self, now: Time, read: impl FnOnce() -> Option<Quota>) -> Option<Quota> {
+        if self.realtime.as_ref().is_none_or(|(at, _)| now.since(*at) >= REFRESH) {
+            self.realtime = Some((now, read()));
+        }
+        self.realtime.as_ref().and_then(|(_, quota)| quota.clone())
+    }
+
     /// Looks at the threads listed.
     pub(crate) fn update(&mut self, kept: &mut Kept, listed: &[(u32, u32)], scene: &Scene) -> Found {
         let mut before = std::mem::take(&mut self.threads);
@@ -244,6 +255,22 @@ mod tests {
     use super::*;
     use crate::root::Root;
     use crate::root::testing;
+
+    #[test]
+    fn what_real_time_threads_may_use_is_read_anew_with_the_other_settings_only() {
+        let (mut direct, mut reads) = (Direct::default(), Vec::new());
+        let quota =
+            |us| Some(Quota { quota_us: Some(us), period_us: 100, burst_us: 0, source: String::new() });
+        for second in [0, 1, 4, 5, 9, 10] {
+            let now = Time(second * 1_000_000_000);
+            let found = direct.realtime(now, || {
+                reads.push(second);
+                quota(second)
+            });
+            assert_eq!(found, quota(second / 5 * 5), "{second}");
+        }
+        assert_eq!(reads, [0, 5, 10]);
+    }
 
     #[test]
     fn a_real_time_thread_comes_before_all_others_and_is_in_no_session() {
