@@ -46,6 +46,8 @@ const HOPELESS: f64 = 0.35;
 const CLEAR: f64 = 0.5;
 /// Who used this part of its own with VCPU-Bal's counts ran as it does there.
 const RAN: f64 = 0.9;
+/// Of fewer units less may be done in the next look by chance.
+const FELL: f64 = 4.0 * UNITS;
 /// Units of work that the best has to have done in a time for it to say something.
 const UNITS: f64 = 8.0;
 /// Fewer of them in all rounds together do not tell a tenth.
@@ -356,8 +358,14 @@ impl Race {
         let length = self.length();
         if self.stage == Stage::First {
             let now = self.sum(looks);
-            let more = self.lately.replace(now).is_none_or(|before| now > MORE * before);
-            return (!more && telling || self.looked >= length && !self.is_not_heard_of()) && self.go_on();
+            let before = self.lately.replace(now);
+            let more = before.is_none_or(|before| now > MORE * before);
+            let fell = before.is_some_and(|before| before >= FELL && now < HOPELESS * before);
+            if fell {
+                self.forget(turn, looks, seconds);
+            }
+            return (!more && !fell && telling || self.looked >= length && !self.is_not_heard_of())
+                && self.go_on();
         }
         // Were the next unit all but done: no more than that. Just after a change threads may do nothing for longer than a look.
         let here = self.together(turn);
@@ -379,6 +387,15 @@ impl Race {
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
         self.levels[turn].out |= hopeless;
         (hopeless || self.looked >= length && (telling || long) && !glance) && self.go_on()
+    }
+
+    /// What was done there before this look says nothing of what follows: threads were in step, and are so no more.
+    fn forget(&mut self, level: usize, looks: &[(VmId, Look)], seconds: f64) {
+        for member in &mut self.members {
+            member.stats[level] = Stat::default();
+            let look = looks.iter().find(|(id, _)| *id == member.id);
+            look.into_iter().for_each(|(_, look)| member.stats[level].add(look, seconds));
+        }
     }
 
     /// Whether VCPU-Bal's counts are looked at, and nothing was counted yet: whoever counts may not have come to the end of a first unit.
@@ -451,7 +468,8 @@ impl Race {
     /// Whether all have one vCPU there, and two, which are VCPU-Bal's, at the other level: where threads hand their work on by turns,
     /// that may do more. It takes one look to see it, unless work is counted in large units.
     fn is_one_less(&self, than: usize, level: usize) -> bool {
-        let fine = self.is_bal(than) && self.together(than).units >= UNITS;
+        let each = self.all(|member| &member.stats[than]).units / crate::units::count(self.members.len());
+        let fine = self.is_bal(than) && each >= UNITS / f64::from(STRETCH);
         let seen = self.together(level).seconds > 0.0;
         fine && !seen && self.members.iter().all(|m| m.counts[level] == 1 && m.counts[than] == 2)
     }

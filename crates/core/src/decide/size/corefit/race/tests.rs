@@ -107,6 +107,25 @@ fn where_a_sure_count_is_clearly_best_of_them_the_others_are_not_even_tried() {
     }
 }
 
+/// Threads that begin in step: what they do then says nothing of what they do once they are not.
+#[test]
+fn what_there_is_is_judged_by_what_it_does_once_it_fell_out_of_step() {
+    let (mut at, mut with_all) = (0.0, 0.0);
+    let race = follow(&entrant(0, &[16, 4, 16, 12], 4, 10.0), |online, over| {
+        let seconds = over.as_secs_f64();
+        let rate = match online {
+            16 if at < 0.25 => 1000.0,
+            16 => 10.0,
+            _ => 130.0,
+        };
+        at += seconds;
+        with_all += if online == 16 { seconds } else { 0.0 };
+        (online, rate * seconds)
+    });
+    assert_eq!(race.count(&VmId("0".into())), Some(4));
+    assert!(with_all < 1.2, "they are not proven: {with_all}");
+}
+
 /// Where threads hand their work on by turns, one vCPU may do more than two.
 #[test]
 fn one_vcpu_is_tried_where_two_are_clearly_best() {
@@ -130,6 +149,16 @@ fn one_vcpu_is_tried_where_two_are_clearly_best() {
         (online, over.as_secs_f64() * rate)
     });
     assert_eq!(race.count(&VmId("0".into())), Some(1));
+}
+
+#[test]
+fn one_vcpu_is_tried_where_some_of_eight_vms_counted_nothing_yet() {
+    let eight: Vec<Entrant> = (0..8).map(|vm| entrant(vm, &[16, 2, 16, 12, 1], 2, 10.0)).collect();
+    let rate = |vm: usize, n: u32| {
+        [3.0, 90.0, 40.0][if n > 2 { 0 } else { n as usize }] / if vm == 0 { 10.0 } else { 1.0 }
+    };
+    let (counts, _) = race(&eight, &|vm, counts| (rate(vm, counts[vm]), 1.0));
+    assert_eq!(counts[1..], [1; 7]);
 }
 
 /// Eight VMs, of which some counted little in the proof of 3 vCPUs each: what was seen of 2 each, which are VCPU-Bal's numbers, tells as little,
