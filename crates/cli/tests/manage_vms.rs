@@ -7,6 +7,8 @@ mod vm_support;
 #[expect(dead_code, reason = "the rest is for jobs that are timed")]
 mod manage_support;
 
+#[path = "manage_support/hung.rs"]
+mod hung;
 #[path = "manage_support/pace.rs"]
 mod pace;
 #[path = "manage_support/scene.rs"]
@@ -19,14 +21,13 @@ mod settled;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use manage_support::{Daemon, Guest, PATIENCE, comes, corefit, until};
 use pace::Pace;
 use scene::{ALL, CONFIG, FEW, Scene};
 use serde_json::Value;
 use settled::settled;
+use tempfile::TempDir;
 use vm_support::{Vms, or_skipped};
 
 /// Where the daemon of the test may be killed, and after how many times there.
@@ -43,29 +44,47 @@ const KILLS: [&str; 10] = [
     "journal-written:3",
 ];
 
-fn pings(vms: &Vms, name: &str) -> bool {
-    let ping = ["qemu-agent-command", "--timeout", "2", name, "{\"execute\":\"guest-ping\"}"];
-    std::process::Command::new("virsh").args(["-c", &vms.uri]).args(ping).output().unwrap().status.success()
+/// For a host and its daemons: a short path, below which sockets are.
+fn host() -> TempDir {
+    tempfile::Builder::new().prefix("cf-").tempdir_in("/tmp").unwrap()
+}
+
+/// Two VMs with four vCPUs and so many busy loops, on a host of their own: two daemons are not let to VMs of one libvirtd.
+fn on_two_vms(name: &str, busy: &str, test: impl FnOnce(&Scene<'_>)) {
+    let dir = host();
+    let options = ["--name", name, "--vcpus", "4", "--memory", "256", "--busy", busy];
+    let vms = Vms::up_on(Some(&dir.path().join("host")), 2, &options);
+    let Some(vms) = or_skipped("manage on real VMs", vms) else { return };
+    test(&Scene::new(&vms, dir.path()));
+}
+
+#[test]
+fn a_vm_whose_agent_hangs_is_let_go_as_soon_as_it_answers() {
+    on_two_vms("hangs", "0", hung::left_alone);
+}
+
+#[test]
+fn a_vm_whose_agent_hangs_at_the_end_is_pending_and_put_back_later() {
+    on_two_vms("hung", "0", hung::at_the_end);
 }
 
 #[test]
 fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() {
-    let _one = ONE_DAEMON.lock();
-    let options = ["--name", "manage", "--vcpus", "4", "--memory", "256", "--busy", "4"];
-    let Some(vms) = or_skipped("manage on real VMs", Vms::up(2, &options)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path().join("state");
-    let scene = Scene::new(&vms, dir.path());
-    let guest = &scene.guest;
+    on_two_vms("manage", "4", sized_told_and_put_back);
+}
+
+fn sized_told_and_put_back(scene: &Scene<'_>) {
+    let Scene { vms, dir, guest, .. } = scene;
+    let state = scene.state();
 
     // Without --apply nothing happens.
-    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &[], None);
+    let mut daemon = Daemon::start(vms, dir, CONFIG, &[], None);
     until("it says what it would do", || daemon.log().contains("would set"));
     assert_eq!(guest.online(), ALL);
     assert!(daemon.end().success());
 
     // It sizes the one, tells it, and leaves the other alone.
-    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    let mut daemon = Daemon::start(vms, dir, CONFIG, &["--apply"], None);
     scene.is_sized_and_told();
     until("its note is there", || vms.kept(guest.name));
     // Null from one that is busy.
@@ -93,12 +112,12 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     });
 
     // A second one is refused.
-    let mut second = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    let mut second = Daemon::start(vms, dir, CONFIG, &["--apply"], None);
     assert_eq!(second.wait().code(), Some(1));
     assert!(second.log().contains("another corefit"), "{}", second.log());
 
     // So is one with another directory.
-    let elsewhere = dir.path().join("elsewhere");
+    let elsewhere = dir.join("elsewhere");
     let elsewhere = elsewhere.to_str().unwrap();
     let machine = format!("libvirt:{}", vms.uri);
     let restore = corefit(&["restore", "--machine", &machine, "--state", elsewhere]);
@@ -112,31 +131,6 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     daemon.configure("[policy]\nsize = \"huge\"\n");
     until("it refuses", || daemon.log().contains("configuration refused") && daemon.log().contains("line 2"));
 
-    // Its owner wants it to be left alone while its agent hangs: that is pending, and done when the agent is there again (it is asked as soon as
-    // libvirt gave it up, after 5 s, with the next look), not when it would be tried anyway (after 10, 30 and 70 s). Then it is as it was, and
-    // stays so.
-    let hang = |seconds: u32| {
-        let hang = format!("killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
-        let hangs = Instant::now();
-        vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
-        until("its agent hangs", || !pings(&vms, guest.name));
-        hangs
-    };
-    let hangs = hang(45);
-    let owner = ["metadata", guest.name, "--live", "--uri", "urn:corefit:owner"];
-    vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
-    until("it is pending", || daemon.log().contains("not put back"));
-    let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
-    let soon = Duration::from_secs(45 + 12).saturating_sub(hangs.elapsed());
-    assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
-    until("it is let go", || guest.online() == ALL && !vms.kept(guest.name));
-    until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));
-    std::thread::sleep(Duration::from_secs(6));
-    scene.let_go("hands off");
-    vms.virsh(&[&owner[..], &["--remove"]].concat());
-    until("it is managed again", || guest.online() == FEW);
-    until("and told", || guest.told().is_some_and(|text| !text.contains("cpus none")));
-
     // libvirtd is started again meanwhile.
     vms.testvm(&["daemon", "restart"]);
     let mut begun = None;
@@ -149,6 +143,11 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     assert_eq!(guest.online(), FEW);
     assert!(daemon.end().success(), "{}", daemon.log());
     scene.as_it_was("SIGTERM");
+
+    // What follows is asked of daemons. Guests that are busy answer late.
+    for guest in [guest, &scene.other] {
+        vms.testvm(&["busy", guest.name, "0"]);
+    }
 
     // Killed on the way, in each place.
     for place in KILLS {
@@ -168,7 +167,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     }
 
     // What an administrator changes stands.
-    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    let mut daemon = Daemon::start(vms, dir, CONFIG, &["--apply"], None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);
     // What changes before it has read back all that it wrote would be its own.
     let journal = || std::fs::read_to_string(state.join("journal")).unwrap_or_default();
@@ -182,35 +181,20 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     scene.other_as_it_was("a change by an administrator");
     vms.guest(guest.name, "for n in 1 3; do echo 1 >/sys/devices/system/cpu/cpu$n/online; done");
 
-    // The agent hangs while everything is to be put back: it is pending, and comes later.
-    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
-    until("the guest has fewer vCPUs", || guest.online() == FEW);
-    // Long enough that it still hangs when the daemon has given up, and 60 tries take longer.
-    hang(115);
-    assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
-    assert!(daemon.log().contains("pending"), "{}", daemon.log());
-    let restored = corefit(&["restore", "--tries", "60", "--state", state.to_str().unwrap()]);
-    assert!(restored.status.success(), "{restored:?}");
-    assert!(String::from_utf8_lossy(&restored.stderr).contains("at most 59 more tries"), "{restored:?}");
-    scene.as_it_was("an agent that hung at the end");
-
-    scene::lying_agent(&scene);
-    scene::full_disk(&scene);
-    scene::destroyed(&scene);
+    scene::lying_agent(scene);
+    scene::full_disk(scene);
+    scene::destroyed(scene);
 }
-
-/// Two daemons are not let to VMs of one libvirtd.
-static ONE_DAEMON: Mutex<()> = Mutex::new(());
 
 /// Without agent, it is sized by plugging: what was plugged out is carried by the VM before it goes, and as long as it may be somebody's.
 /// (Where instructions are emulated, no guest lets go of a vCPU, and libvirt waits 5 s for each.)
 #[test]
 fn a_vm_that_is_sized_by_plugging_is_put_back_by_the_next_after_a_kill_on_the_way() {
-    let _one = ONE_DAEMON.lock();
+    let dir = host();
     let options = ["--name", "manageplug", "--no-agent", "--vcpus", "4", "--plugged", "2"];
-    let Some(vms) = or_skipped("manage by plugging", Vms::up(1, &options)) else { return };
+    let vms = Vms::up_on(Some(&dir.path().join("host")), 1, &options);
+    let Some(vms) = or_skipped("manage by plugging", vms) else { return };
     let name = vms.names[0].as_str();
-    let dir = tempfile::tempdir().unwrap();
     let plugged = || vms.say(&["vcpucount", name, "--live", "--active"]).trim().to_owned();
     let carried =
         |what: &str| vms.say(&["metadata", name, "--live", "--uri", &format!("urn:corefit:{what}")]);

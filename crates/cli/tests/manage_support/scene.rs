@@ -1,6 +1,6 @@
 //! Two real VMs, of which a daemon sizes and tells one, and what may happen meanwhile.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::manage_support::{Daemon, Guest, corefit, until};
@@ -17,9 +17,9 @@ pub(crate) const CONFIG: &str =
 
 #[derive(Clone)]
 pub(crate) struct Scene<'a> {
-    vms: &'a Vms,
+    pub(crate) vms: &'a Vms,
     /// Has the state of daemons.
-    dir: &'a Path,
+    pub(crate) dir: &'a Path,
     pub(crate) guest: Guest<'a>,
     /// Its owner wants it to be left alone.
     pub(crate) other: Guest<'a>,
@@ -36,6 +36,11 @@ impl<'a> Scene<'a> {
         Scene { vms, dir, guest, other, before }
     }
 
+    /// The state of daemons.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
     pub(crate) fn start(&self, kill: Option<&str>) -> Daemon {
         Daemon::start(self.vms, self.dir, CONFIG, &["--apply"], kill)
     }
@@ -49,7 +54,7 @@ impl<'a> Scene<'a> {
 
     /// Puts back what a killed daemon could not.
     pub(crate) fn restore(&self, what: &str) {
-        let restored = corefit(&["restore", "--state", self.dir.join("state").to_str().unwrap()]);
+        let restored = corefit(&["restore", "--state", self.state().to_str().unwrap()]);
         assert!(restored.status.success(), "{what}: {}", String::from_utf8_lossy(&restored.stderr));
     }
 

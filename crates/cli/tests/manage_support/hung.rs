@@ -1,0 +1,62 @@
+//! A guest's agent that hangs while something is to be put back: that is pending, and comes later.
+
+use std::time::{Duration, Instant};
+
+use super::manage_support::{comes, corefit, until};
+use super::scene::{ALL, FEW, Scene};
+use super::vm_support::Vms;
+
+fn pings(vms: &Vms, name: &str) -> bool {
+    let ping = ["qemu-agent-command", "--timeout", "2", name, "{\"execute\":\"guest-ping\"}"];
+    std::process::Command::new("virsh").args(["-c", &vms.uri]).args(ping).output().unwrap().status.success()
+}
+
+/// The agent of a guest hangs for so long, from what is returned on or a little later.
+fn hang(scene: &Scene<'_>, seconds: u32) -> Instant {
+    let Scene { vms, guest, .. } = scene;
+    let hang = format!("killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
+    let hangs = Instant::now();
+    vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
+    until("its agent hangs", || !pings(vms, guest.name));
+    hangs
+}
+
+/// Its owner wants it to be left alone while its agent hangs: that is done when the agent is there again (it is asked as soon as
+/// libvirt gave it up, after 5 s, with the next look), not when it would be tried anyway (after 10, 30 and 70 s). Then it is as it was, and
+/// stays so.
+pub(crate) fn left_alone(scene: &Scene<'_>) {
+    let Scene { vms, guest, .. } = scene;
+    let mut daemon = scene.start(None);
+    scene.is_sized_and_told();
+    let hangs = hang(scene, 45);
+    let owner = ["metadata", guest.name, "--live", "--uri", "urn:corefit:owner"];
+    vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
+    until("it is pending", || daemon.log().contains("not put back"));
+    let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
+    let soon = Duration::from_secs(45 + 12).saturating_sub(hangs.elapsed());
+    assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
+    until("it is let go", || guest.online() == ALL && !vms.kept(guest.name));
+    until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));
+    std::thread::sleep(Duration::from_secs(6));
+    scene.let_go("hands off");
+    vms.virsh(&[&owner[..], &["--remove"]].concat());
+    until("it is managed again", || guest.online() == FEW);
+    until("and told", || guest.told().is_some_and(|text| !text.contains("cpus none")));
+    assert!(daemon.end().success(), "{}", daemon.log());
+    scene.as_it_was("an agent that hung");
+}
+
+/// Everything is to be put back, for the daemon ends.
+pub(crate) fn at_the_end(scene: &Scene<'_>) {
+    let guest = &scene.guest;
+    let mut daemon = scene.start(None);
+    until("the guest has fewer vCPUs", || guest.online() == FEW);
+    // Long enough that it still hangs when the daemon has given up, and 60 tries take longer.
+    hang(scene, 115);
+    assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
+    assert!(daemon.log().contains("pending"), "{}", daemon.log());
+    let restored = corefit(&["restore", "--tries", "60", "--state", scene.state().to_str().unwrap()]);
+    assert!(restored.status.success(), "{restored:?}");
+    assert!(String::from_utf8_lossy(&restored.stderr).contains("at most 59 more tries"), "{restored:?}");
+    scene.as_it_was("an agent that hung at the end");
+}
