@@ -16,12 +16,10 @@ deps:
 demo: build
 	@target/release/corefit bench overcommit --quick --no-apps --svg build/demo.svg
 
-# All tests. With them in one build each library is built once: they need more of some.
+# All tests. With them in one build each library is built once: they need more of some. What waits runs beside what computes.
 test: deps workloads vms
 	cargo build --workspace --lib --bins --tests --examples --release --locked
-	cargo test --workspace --release --locked --no-fail-fast
-	workloads/check
-	@scripts/test-testvm || [ $$? -eq 77 ]
+	scripts/tests --release --locked
 
 # Formatting, lints, documentation; with what was built for tests.
 lint:
