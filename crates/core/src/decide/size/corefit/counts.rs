@@ -26,7 +26,7 @@ pub(super) fn loses(count: u32, than: u32, part: f64, entitled: &dyn Fn(u32) -> 
 
 /// Counts that may be best: what there is, VCPU-Bal's and all vCPUs; all but one, three quarters and half of all (programs
 /// start as many threads as they see vCPUs, or a part of them); what is available, and, if that turns out to be too many
-/// ([`race`]), three quarters of it, and one less than VCPU-Bal's. `None`: not for this VM. `few`: only the first three. A cap that is all that limits a VM
+/// ([`race`]), one less and three quarters of it; one, where VCPU-Bal's are two. `None`: not for this VM. `few`: only the first three. A cap that is all that limits a VM
 /// stops its vCPUs, but none for another: VCPU-Bal's number or all were best then, or within 2 % of it, in 60 of 60 cases (docs/sizing.md).
 pub(super) fn candidates(
     subject: &Subject<'_>,
@@ -40,7 +40,8 @@ pub(super) fn candidates(
     let bal = bal(subject, available);
     let may = |n: u32| !hurts || n <= own || n == bal || !loses(n, own, LOSES_MUCH, entitled);
     let sure = [subject.clamp(subject.online), bal, most].map(|n| may(n).then_some(n));
-    let others = [most - 1, most * 3 / 4, most / 2, own, bal - 1, own * 3 / 4];
-    let fits = |n: u32| (least..=most).contains(&n) && (n >= own / 2 || n + 1 == bal) && may(n);
-    sure.into_iter().chain(others.into_iter().filter(|_| !few).map(|n| fits(n).then_some(n))).collect()
+    let others = [most - 1, most * 3 / 4, most / 2, own, own - 1, own * 3 / 4];
+    let others = others.map(|n| ((least..=most).contains(&n) && n >= own / 2 && may(n)).then_some(n));
+    let one = (bal == 2 && least == 1).then_some(1);
+    sure.into_iter().chain(others.into_iter().chain([one]).filter(|_| !few)).collect()
 }

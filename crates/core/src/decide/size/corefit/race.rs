@@ -186,6 +186,8 @@ pub(super) struct Race {
     via: bool,
     /// What there is, or is held, was worth after the last look.
     lately: Option<f64>,
+    /// In the last one it did much less.
+    falls: bool,
     /// vCPUs that the change was of, of the VM with most of them.
     step: u32,
     /// What is proven is watched for so long in this turn.
@@ -253,6 +255,7 @@ impl Race {
             paid: Duration::ZERO,
             via: false,
             lately: None,
+            falls: false,
             step: 0,
             watch: PROOF,
             left_others: false,
@@ -358,13 +361,18 @@ impl Race {
         let length = self.length();
         if self.stage == Stage::First {
             let now = self.sum(looks);
-            let before = self.lately.replace(now);
-            let more = before.is_none_or(|before| now > MORE * before);
-            let fell = before.is_some_and(|before| before >= FELL && now < HOPELESS * before);
-            if fell {
+            let more = self.lately.is_none_or(|before| now > MORE * before);
+            let less = self.lately.is_some_and(|before| before >= FELL && now < HOPELESS * before);
+            // In one look that may be chance.
+            let falls = less && !self.falls;
+            if less && self.falls {
                 self.forget(turn, looks, seconds);
             }
-            return (!more && !fell && telling || self.looked >= length && !self.is_not_heard_of())
+            if !falls {
+                self.lately = Some(now);
+            }
+            self.falls = falls;
+            return (!more && !falls && telling || self.looked >= length && !self.is_not_heard_of())
                 && self.go_on();
         }
         // Were the next unit all but done: no more than that. Just after a change threads may do nothing for longer than a look.
