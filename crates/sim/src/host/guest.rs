@@ -140,7 +140,8 @@ impl Sim {
         }
         let waiting = |v: &u32| self.cpus.vcpus[*v as usize].ready.len;
         let busy = online.filter(|&v| self.cpus.vcpus[v as usize].cur != NONE);
-        let (from, to) = (busy.clone().max_by_key(waiting), busy.min_by_key(waiting));
+        let gives = busy.clone().filter(|v| self.movable(*v).is_some());
+        let (from, to) = (gives.max_by_key(waiting), busy.min_by_key(waiting));
         let uneven = from.zip(to).filter(|(from, to)| waiting(to) + 2 <= waiting(from));
         let moved = uneven.and_then(|(from, to)| Some((from, to, self.movable(from)?)));
         self.guests[vm].evened = self.now;
@@ -149,8 +150,8 @@ impl Sim {
         self.mark_crowded(from);
         self.threads[t as usize].vcpu = to;
         self.guests[vm].counts.thread_moves += 1;
-        self.cpus.vcpus[to as usize].debt += self.costs.migrate_near_ns;
         let (running, p) = self.queue_up(to, t);
+        self.cpus.vcpus[to as usize].debt += self.costs.migrate_near_ns;
         if running {
             self.arm(p);
         }

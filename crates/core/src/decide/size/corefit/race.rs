@@ -15,6 +15,7 @@
 mod beside;
 mod cost;
 mod fair;
+mod first;
 mod hold;
 mod proof;
 mod tells;
@@ -46,8 +47,6 @@ const HOPELESS: f64 = 0.35;
 const CLEAR: f64 = 0.5;
 /// Who used this part of its own with VCPU-Bal's counts ran as it does there.
 const RAN: f64 = 0.9;
-/// Of fewer units less may be done in the next look by chance.
-const FELL: f64 = 4.0 * UNITS;
 /// Units of work that the best has to have done in a time for it to say something.
 const UNITS: f64 = 8.0;
 /// Fewer of them in all rounds together do not tell a tenth.
@@ -360,20 +359,7 @@ impl Race {
         }
         let length = self.length();
         if self.stage == Stage::First {
-            let now = self.sum(looks);
-            let more = self.lately.is_none_or(|before| now > MORE * before);
-            let less = self.lately.is_some_and(|before| before >= FELL && now < HOPELESS * before);
-            // In one look that may be chance.
-            let falls = less && !self.falls;
-            if less && self.falls {
-                self.forget(turn, looks, seconds);
-            }
-            if !falls {
-                self.lately = Some(now);
-            }
-            self.falls = falls;
-            return (!more && !falls && telling || self.looked >= length && !self.is_not_heard_of())
-                && self.go_on();
+            return self.first_look(over, looks) && self.go_on();
         }
         // Were the next unit all but done: no more than that. Just after a change threads may do nothing for longer than a look.
         let here = self.together(turn);
@@ -395,15 +381,6 @@ impl Race {
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
         self.levels[turn].out |= hopeless;
         (hopeless || self.looked >= length && (telling || long) && !glance) && self.go_on()
-    }
-
-    /// What was done there before this look says nothing of what follows: threads were in step, and are so no more.
-    fn forget(&mut self, level: usize, looks: &[(VmId, Look)], seconds: f64) {
-        for member in &mut self.members {
-            member.stats[level] = Stat::default();
-            let look = looks.iter().find(|(id, _)| *id == member.id);
-            look.into_iter().for_each(|(_, look)| member.stats[level].add(look, seconds));
-        }
     }
 
     /// Whether VCPU-Bal's counts are looked at, and nothing was counted yet: whoever counts may not have come to the end of a first unit.
@@ -428,6 +405,7 @@ impl Race {
         if self.members.len() < all {
             // They were worth of all.
             self.levels.iter_mut().for_each(|level| level.turns.clear());
+            (self.lately, self.falls) = (None, false);
             self.all_bal = self.find_bal();
         }
         !self.members.is_empty()
@@ -467,7 +445,7 @@ impl Race {
         let few = self.together(best).units < UNITS / 2.0;
         if few || (0..self.levels.len()).any(|level| self.levels[level].sure && far(level)) {
             for level in (0..self.levels.len()).filter(|level| *level != best) {
-                self.levels[level].out |= !self.is_one_less(best, level);
+                self.levels[level].out |= few || !self.is_one_less(best, level);
             }
             self.left_others = true;
         }
@@ -476,8 +454,10 @@ impl Race {
     /// Whether all have one vCPU there, and two, which are VCPU-Bal's, at the other level: where threads hand their work on by turns,
     /// that may do more. It takes one look to see it, unless work is counted in large units.
     fn is_one_less(&self, than: usize, level: usize) -> bool {
-        let each = self.all(|member| &member.stats[than]).units / crate::units::count(self.members.len());
-        let fine = self.is_bal(than) && each >= UNITS / f64::from(STRETCH);
+        let (all, vms) = (self.all(|member| &member.stats[than]).units, self.members.len());
+        // Of several some may have counted nothing yet; as a turn goes on until it tells something, that is no matter.
+        let least = if vms > 1 { UNITS / f64::from(STRETCH) } else { UNITS };
+        let fine = self.is_bal(than) && all >= least * crate::units::count(vms);
         let seen = self.together(level).seconds > 0.0;
         fine && !seen && self.members.iter().all(|m| m.counts[level] == 1 && m.counts[than] == 2)
     }
@@ -494,7 +474,7 @@ impl Race {
         self.members.iter().map(what).max().unwrap_or(0)
     }
 
-    /// What all did in a look, per second.
+    /// What all did in a look.
     fn sum(&self, looks: &[(VmId, Look)]) -> f64 {
         looks.iter().filter(|(id, _)| self.member(id).is_some()).map(|(_, look)| look.units).sum()
     }

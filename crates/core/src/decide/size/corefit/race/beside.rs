@@ -127,6 +127,13 @@ impl Race {
         due.counts == one.counts && alike && due.racers.iter().all(wants)
     }
 
+    /// What all got at a level so far says nothing of what follows.
+    pub(super) fn forget_beside(&mut self, level: usize) {
+        for got in self.beside.values_mut().filter_map(|one| one.got.get_mut(level)) {
+            *got = Got::default();
+        }
+    }
+
     /// Takes what VMs got in this race over into what is known of that; of others nothing is kept.
     pub(in super::super) fn pay(&self, dues: &mut Dues) {
         dues.retain(|id, _| self.beside.contains_key(id));
