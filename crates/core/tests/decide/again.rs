@@ -109,7 +109,7 @@ fn what_turns_out_to_do_less_than_vcpu_bals_number_gives_way_to_it() {
         EIGHT.set(if n == 8 { EIGHT.get() + 1 } else { 0 });
         let varies = if EIGHT.get().is_multiple_of(2) { 1.9 } else { 0.1 };
         match (n, EIGHT.get()) {
-            (8, ..6) => 120.0 * varies,
+            (8, ..7) => 120.0 * varies,
             (8, _) => 40.0 * varies,
             (2, _) => 100.0,
             _ => 50.0,
