@@ -140,12 +140,11 @@ impl Sim {
         }
         let waiting = |v: &u32| self.cpus.vcpus[*v as usize].ready.len;
         let busy = online.filter(|&v| self.cpus.vcpus[v as usize].cur != NONE);
-        let gives = busy.clone().filter(|v| self.movable(*v).is_some());
-        let (from, to) = (gives.max_by_key(waiting), busy.min_by_key(waiting));
-        let uneven = from.zip(to).filter(|(from, to)| waiting(to) + 2 <= waiting(from));
-        let moved = uneven.and_then(|(from, to)| Some((from, to, self.movable(from)?)));
+        let gives = busy.clone().filter_map(|v| Some((v, self.movable(v)?)));
+        let (from, to) = (gives.max_by_key(|(v, _)| waiting(v)), busy.min_by_key(waiting));
+        let uneven = from.zip(to).filter(|((from, _), to)| waiting(to) + 2 <= waiting(from));
         self.guests[vm].evened = self.now;
-        let Some((from, to, t)) = moved else { return };
+        let Some(((from, t), to)) = uneven else { return };
         self.cpus.vcpus[from as usize].ready.remove(&mut self.threads, t);
         self.mark_crowded(from);
         self.threads[t as usize].vcpu = to;

@@ -349,18 +349,18 @@ impl Race {
             }
             return self.looked >= self.watch && !self.watch_on() && self.prove();
         }
+        if self.stage == Stage::First {
+            return self.first_look(over, looks) && self.go_on();
+        }
         let (value, best) = (self.value(turn).unwrap_or(0.0), self.best());
         let most = best.and_then(|best| self.value(best)).unwrap_or(0.0);
         let units = (0..self.levels.len()).map(|level| self.units_per_second(level)).fold(0.0, f64::max);
         let telling = units * self.looked.as_secs_f64() >= UNITS;
-        if most > 0.0 && self.stage != Stage::First {
+        if most > 0.0 {
             let chance = best.map_or(0.0, |best| self.chance(best, turn));
             self.lost += seconds * (1.0 - (value / most + chance).min(1.0));
         }
         let length = self.length();
-        if self.stage == Stage::First {
-            return self.first_look(over, looks) && self.go_on();
-        }
         // Were the next unit all but done: no more than that. Just after a change threads may do nothing for longer than a look.
         let here = self.together(turn);
         let few = self.looked >= 2 * length && here.units + 1.0 < HOPELESS * units * here.lasted();

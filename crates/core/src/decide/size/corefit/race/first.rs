@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use super::{FIRST, HOPELESS, MORE, Race, Stat, UNITS};
+use super::{HOPELESS, Look, MORE, Race, Stat, UNITS};
 use crate::machine::VmId;
-
-use super::super::stat::Look;
 
 /// Of fewer units less may be done in the next look by chance.
 const FELL: f64 = 4.0 * UNITS;
@@ -31,7 +29,7 @@ impl Race {
             return false;
         }
         let telling = self.units_per_second(self.turn) * self.looked.as_secs_f64() >= UNITS;
-        let long = self.looked >= FIRST.max(self.window);
+        let long = self.looked >= self.length();
         !more && !self.falls && telling || long && !self.is_not_heard_of()
     }
 
