@@ -20,6 +20,11 @@ impl HostReader {
         write::set_limit(self.root(), self.tree.version, &self.tree.dir(path), to)
     }
 
+    /// Whether cpusets take no pCPUs that are offline: those of cgroups v1.
+    pub(crate) fn takes_online_only(&self) -> bool {
+        self.tree.cpuset_dir("").is_some_and(|(version, _)| version == Version::V1)
+    }
+
     /// What a group weighs among its siblings.
     pub(crate) fn weight(&self, path: &str) -> Result<Weight, MachineError> {
         write::weight(self.root(), self.tree.version, &self.tree.dir(path))

@@ -482,7 +482,8 @@ impl Machine for LibvirtMachine {
         }
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
         let (all, offline) = snapshot.pcpu_sets();
-        self.pcpus = Pcpus { all, offline };
+        let refused = look.local && self.host.as_ref().is_some_and(HostReader::takes_online_only);
+        self.pcpus = Pcpus { all, offline, refused };
         Ok(snapshot)
     }
 
