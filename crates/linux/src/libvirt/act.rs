@@ -222,9 +222,9 @@ fn set(
         }
         (Lever::Quota, Value::Limit(limit)) => {
             write::check(&limit)?;
-            let from = limit_of(&domain.scheduler().map_err(|e| plain(&e))?, 0)?;
+            let read = || limit_of(&domain.scheduler().map_err(|e| plain(&e))?, 0);
             let call = |parameters: &[Parameter]| domain.set_scheduler(parameters).map_err(|e| plain(&e));
-            limit::set(&from, &limit, || until.check(), call)
+            limit::set(&read()?, &limit, || until.check(), read, call)
         }
         (Lever::Affinity(vcpu), Value::Pcpus(to)) if !to.is_empty() => pin(domain, until, vcpu, to, pcpus),
         (Lever::Nodes, Value::Nodes(Some(to))) if !to.is_empty() => {

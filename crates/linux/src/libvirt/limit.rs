@@ -33,14 +33,16 @@ pub(super) fn fill(
 
 /// Sets a limit by a call that takes parameters of a scheduler, which libvirt writes one by one, in their order. Control groups v1 refuse
 /// what fits those above and below no more, between two of these as well; so there are the ways of `cgroup::write::set_limit`. `may`:
-/// whether somebody still waits for it, which is asked before each way.
+/// whether somebody still waits for it, which is asked before each way; `read`: the limit as it is now.
 ///
 /// # Errors
-/// Those of the call; what is refused in each way is as it was.
+/// Those of the call; what is refused in each way is as it was, unless somebody else made it something else meanwhile, which stands: a call may
+/// take longer than anybody waits.
 pub(super) fn set(
     from: &Limit,
     to: &Limit,
     may: impl Fn() -> Result<(), MachineError>,
+    read: impl FnOnce() -> Result<Limit, MachineError>,
     mut call: impl FnMut(&[Parameter]) -> Result<(), MachineError>,
 ) -> Result<(), MachineError> {
     let period = |limit: &Limit| Parameter::Unsigned("global_period", limit.period_us);
@@ -72,29 +74,37 @@ pub(super) fn set(
         }
         done = way(calls);
     }
-    if done.is_err() {
-        // Half of it would be another limit.
+    // Half of it would be another limit.
+    if done.is_err() && read().is_ok_and(|now| is_part(&now, from, to)) {
         let _ = way(&[vec![quota(None)], both(from)]);
     }
     done
 }
 
+/// Whether a limit is one on the way between two, and not the first.
+fn is_part(now: &Limit, from: &Limit, to: &Limit) -> bool {
+    let rate = |limit: &Limit| (limit.quota_us, limit.period_us);
+    let known = now.quota_us.is_none() || [from, to].iter().any(|end| end.quota_us == now.quota_us);
+    rate(now) != rate(from) && known && [from, to].iter().any(|end| end.period_us == now.period_us)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     /// What a group of v1 takes between these numbers of pCPUs, of the group above and of those below.
     fn kernel(
-        now: &mut Limit,
+        now: &Cell<Limit>,
         above: f64,
         below: f64,
     ) -> impl FnMut(&[Parameter]) -> Result<(), MachineError> {
         move |parameters| {
             for parameter in parameters {
                 let next = match *parameter {
-                    Parameter::Unsigned("global_period", period_us) => Limit { period_us, ..*now },
+                    Parameter::Unsigned("global_period", period_us) => Limit { period_us, ..now.get() },
                     Parameter::Signed("global_quota", us) => {
-                        Limit { quota_us: u64::try_from(us).ok(), ..*now }
+                        Limit { quota_us: u64::try_from(us).ok(), ..now.get() }
                     }
                     other => panic!("{other:?}"),
                 };
@@ -102,7 +112,7 @@ mod tests {
                 if cpus.is_some_and(|cpus| cpus > above || cpus < below) {
                     return Err(MachineError::Malformed("Invalid argument".into()));
                 }
-                *now = next;
+                now.set(next);
             }
             Ok(())
         }
@@ -114,33 +124,55 @@ mod tests {
         let (short, long, none) = (limit(100_000, 100_000), limit(400_000, 400_000), f64::INFINITY);
         for (above, below) in [(none, 0.0), (1.0, 0.0), (none, 1.0), (1.0, 1.0)] {
             for (from, to) in [(short, long), (long, short)] {
-                let mut now = from;
-                assert_eq!(
-                    set(&from, &to, || Ok(()), kernel(&mut now, above, below)),
-                    Ok(()),
-                    "{above} {below}"
-                );
-                assert_eq!(now, to);
+                let now = Cell::new(from);
+                let done = set(&from, &to, || Ok(()), || Ok(now.get()), kernel(&now, above, below));
+                assert_eq!((done, now.get()), (Ok(()), to), "{above} {below}");
             }
         }
         // What fits in no order leaves it as it was.
-        let (mut now, more) = (short, limit(300_000, 200_000));
-        assert!(set(&short, &more, || Ok(()), kernel(&mut now, 1.0, 0.0)).is_err());
-        assert_eq!(now, short);
+        let (now, more) = (Cell::new(short), limit(300_000, 200_000));
+        assert!(set(&short, &more, || Ok(()), || Ok(now.get()), kernel(&now, 1.0, 0.0)).is_err());
+        assert_eq!(now.get(), short);
     }
 
     #[test]
-    fn what_is_given_up_as_late_between_two_ways_is_as_it_was() {
+    fn what_is_given_up_as_late_between_two_ways_is_as_it_was_or_as_somebody_made_it_meanwhile() {
         let limit = |quota_us, period_us| Limit { quota_us: Some(quota_us), period_us, burst_us: 0 };
         let (from, to) = (limit(100_000, 100_000), limit(400_000, 400_000));
-        let (mut now, asked) = (from, std::cell::Cell::new(0));
-        let may = || {
-            asked.set(asked.get() + 1);
-            if asked.get() < 2 { Ok(()) } else { Err(MachineError::Gone("late".into())) }
+        let given_up = |meanwhile: Option<Limit>| {
+            let (now, asked) = (Cell::new(from), Cell::new(0));
+            let may = || {
+                asked.set(asked.get() + 1);
+                if asked.get() < 2 {
+                    return Ok(());
+                }
+                meanwhile.into_iter().for_each(|theirs| now.set(theirs));
+                Err(MachineError::Gone("late".into()))
+            };
+            let done = set(&from, &to, may, || Ok(now.get()), kernel(&now, f64::INFINITY, 1.0));
+            assert!(matches!(done, Err(MachineError::Gone(_))), "{done:?}");
+            now.get()
         };
-        let done = set(&from, &to, may, kernel(&mut now, f64::INFINITY, 1.0));
-        assert!(matches!(done, Err(MachineError::Gone(_))), "{done:?}");
-        assert_eq!(now, from);
+        assert_eq!(given_up(None), from);
+        // One that the first call cannot have left.
+        for theirs in [limit(200_000, 100_000), limit(200_000, 200_000)] {
+            assert_eq!(given_up(Some(theirs)), theirs);
+        }
+        // One that it may have left.
+        assert_eq!(given_up(Some(limit(100_000, 400_000))), from);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_undone() {
+        let limit = |quota_us| Limit { quota_us: Some(quota_us), period_us: 100_000, burst_us: 0 };
+        let mut calls = 0;
+        let call = |_: &[Parameter]| {
+            calls += 1;
+            Err(MachineError::Malformed("Invalid argument".into()))
+        };
+        let read = || Err(MachineError::Gone("late".into()));
+        assert!(set(&limit(100_000), &limit(200_000), || Ok(()), read, call).is_err());
+        assert_eq!(calls, 3, "the three ways");
     }
 
     #[test]
@@ -150,7 +182,7 @@ mod tests {
             calls += 1;
             Err(MachineError::Gone("it was given up as late".into()))
         };
-        assert!(set(&limit, &limit, || Ok(()), call).is_err());
+        assert!(set(&limit, &limit, || Ok(()), || Ok(limit), call).is_err());
         assert_eq!(calls, 1);
     }
 }
