@@ -65,11 +65,6 @@ impl Act for LibvirtMachine {
             self.hand.may_open(vm)?;
         }
         let pcpus = self.pcpus.clone();
-        // libvirt does not know of bursts.
-        let saved = match lever {
-            Lever::Quota => self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us),
-            _ => 0,
-        };
         let result = self.hand.with(Whom::of(lever), vm, move |domain, until| match lever {
             Lever::Told => {
                 Ok(Value::Told(agent::read_file(&mut ask(domain, until)?, told::PATH)?.and_then(|text| {
@@ -83,7 +78,7 @@ impl Act for LibvirtMachine {
             }
             Lever::Quota => {
                 let numbers = domain.scheduler().map_err(|e| plain(&e))?;
-                limit_of(&numbers, saved).map(Value::Limit)
+                limit_of(&numbers, 0).map(Value::Limit)
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, &pcpus).map(Value::Pcpus),
             Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
@@ -95,7 +90,13 @@ impl Act for LibvirtMachine {
         if lever == Lever::Told {
             self.hand.opened(vm, &result);
         }
-        result
+        match result {
+            // libvirt does not know of bursts.
+            Ok(Value::Limit(limit)) => {
+                self.saved(vm).map(|burst_us| Value::Limit(Limit { burst_us, ..limit }))
+            }
+            result => result,
+        }
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
@@ -237,6 +238,18 @@ fn set(
 }
 
 impl LibvirtMachine {
+    /// What may be saved of a VM's quota. Of a host elsewhere, whose control groups nobody here can see, nothing: corefit saves nothing there.
+    ///
+    /// # Errors
+    /// If it cannot be seen here, which may pass: without it nobody knows whether the limit is ours.
+    fn saved(&mut self, vm: &VmId) -> Result<u64, MachineError> {
+        match self.limited_group(vm) {
+            Ok((_, limit)) => Ok(limit.burst_us),
+            Err(_) if self.elsewhere => Ok(0),
+            Err(error) => Err(unseen(error)),
+        }
+    }
+
     /// Sets what may be saved of a VM's quota in its control group, if that is `due`.
     fn save(
         &mut self,
@@ -248,9 +261,21 @@ impl LibvirtMachine {
             Ok((group, limit)) if due(burst_us, &limit) => {
                 self.host()?.set_limit(&group, Limit { burst_us, ..limit })
             }
+            Ok(_) => Ok(()),
             Err(error) if burst_us > 0 => Err(error),
-            _ => Ok(()),
+            Err(_) if self.elsewhere => Ok(()),
+            Err(error) => Err(unseen(error)),
         }
+    }
+}
+
+/// Why what is saved of a quota is not known now.
+fn unseen(error: MachineError) -> MachineError {
+    match error {
+        MachineError::Unsupported(why) => {
+            MachineError::Gone(format!("what is saved of its quota is not known: {why}"))
+        }
+        error => error,
     }
 }
 
@@ -346,6 +371,20 @@ mod tests {
         ] {
             let refused = machine.set(&vm, lever, &value);
             assert!(matches!(refused, Err(MachineError::Malformed(_))), "{lever}: {value:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_saved_of_a_quota_is_unknown_where_it_cannot_be_seen_and_nothing_only_elsewhere() {
+        let mut machine = LibvirtMachine::new("test:///default", patient());
+        let vm = test_vm(&mut machine);
+        assert!(machine.elsewhere, "the test driver's host is none of this machine's");
+        assert_eq!((machine.saved(&vm), machine.save(&vm, 0, |_, _| true)), (Ok(0), Ok(())));
+        // As of a VM of this machine whose groups cannot be seen.
+        machine.elsewhere = false;
+        assert!(matches!(machine.saved(&vm), Err(MachineError::Gone(_))), "{:?}", machine.saved(&vm));
+        for burst_us in [0, 1000] {
+            assert!(machine.save(&vm, burst_us, |_, _| true).is_err());
         }
     }
 
