@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! corefit-journal 1 SHA-256 of the rest
-//! { boot, machine, uri, entries: [ { vm, name, lever, original, wrote: [ … ], pending } ] }
+//! { boot, machine, uri, entries: [ { vm, name, lever, original, came, wrote: [ … ], pending } ] }
 //! ```
 //!
 //! The file is replaced as a whole: written beside, synced, renamed, and the directory synced; so it is the old
@@ -385,7 +385,15 @@ pub(super) mod testing {
     /// A weight that was doubled.
     pub(in crate::manage) fn entry(vm: &str) -> Entry {
         let (original, wrote) = (Value::Weight(Weight(1024.0)), vec![Value::Weight(Weight(2048.0))]);
-        Entry { vm: VmId(vm.into()), name: vm.into(), lever: Lever::Weight, original, wrote, pending: false }
+        Entry {
+            vm: VmId(vm.into()),
+            name: vm.into(),
+            lever: Lever::Weight,
+            original,
+            came: None,
+            wrote,
+            pending: false,
+        }
     }
 }
 

@@ -250,7 +250,11 @@ impl Keeper {
         self.just_written.clone_from(&called);
         self.revert(&uncalled.difference(&called).cloned().collect(), &before);
         // What is as it was needs no entry.
-        let is_back = |entry: &Entry| !entry.pending && entry.wrote.last() == Some(&entry.original);
+        let is_back = |entry: &Entry| {
+            // Of a VM that came from a host with others this may be a part of it.
+            let whole = entry.came.as_ref().is_none_or(|came| *came == entry.original);
+            whole && !entry.pending && entry.wrote.last() == Some(&entry.original)
+        };
         self.journal.retain(|entry| !is_back(entry));
         if before != self.journal.entries() || self.journal.is_stale() {
             // If that fails, the file knows what was intended, which is enough.
@@ -345,7 +349,7 @@ impl Keeper {
         }
         let (vm, name, wrote) = (vm.clone(), action.name.clone(), vec![to.clone()]);
         let original = if told { Value::Told(None) } else { current };
-        self.journal.add(Entry { vm, name, lever: *lever, original, wrote, pending: true });
+        self.journal.add(Entry { vm, name, lever: *lever, original, came: None, wrote, pending: true });
         None
     }
 

@@ -105,7 +105,15 @@ mod tests {
     fn vcpus_that_were_plugged_in_since_change_nothing_of_the_others() {
         let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
         let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![vcpus("0-1")]);
-        let entry = Entry { vm, name, lever: Lever::Online, original: vcpus("0-3"), wrote, pending: false };
+        let entry = Entry {
+            vm,
+            name,
+            lever: Lever::Online,
+            original: vcpus("0-3"),
+            came: None,
+            wrote,
+            pending: false,
+        };
         let now = |online: [bool; 6]| {
             let vcpus = online.map(|online| VcpuState { online, ..VcpuState::default() }).into();
             let vm = VmState { vcpus, guest: Some(GuestView::default()), ..VmState::default() };
@@ -119,7 +127,15 @@ mod tests {
     fn a_vcpu_that_was_plugged_out_in_between_changes_nothing_of_the_others() {
         let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
         let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![vcpus("0-1")]);
-        let entry = Entry { vm, name, lever: Lever::Online, original: vcpus("0-3"), wrote, pending: false };
+        let entry = Entry {
+            vm,
+            name,
+            lever: Lever::Online,
+            original: vcpus("0-3"),
+            came: None,
+            wrote,
+            pending: false,
+        };
         let now = |there: &[u32], online: &[u32]| {
             let is = |id| VcpuState { online: online.contains(&id), ..VcpuState::default() };
             let says = |id: &u32| GuestVcpu { id: *id, online: online.contains(id), ..GuestVcpu::default() };
@@ -138,7 +154,7 @@ mod tests {
         let pcpus = |list: &str| Value::Pcpus(set(list));
         let (lever, wrote) = (Lever::Affinity(0), vec![pcpus("0-1")]);
         let (vm, name) = (VmId("a".into()), "a".into());
-        let mut entry = Entry { vm, name, lever, original: pcpus("0-3"), wrote, pending: false };
+        let mut entry = Entry { vm, name, lever, original: pcpus("0-3"), came: None, wrote, pending: false };
         let now = |entry: &Entry, list: &str, offline: CpuSet| {
             let vcpu = VcpuState { online: true, affinity: Some(set(list)), ..VcpuState::default() };
             Keeper::changed_since(entry, &VmState { vcpus: vec![vcpu], ..VmState::default() }, &offline)

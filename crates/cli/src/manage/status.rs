@@ -449,6 +449,7 @@ mod tests {
                 name,
                 lever: Lever::Online,
                 original: vcpus("0-3"),
+                came: None,
                 wrote,
                 pending: true,
             });

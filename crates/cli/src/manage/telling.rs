@@ -290,6 +290,7 @@ mod tests {
             name: "a".into(),
             lever: Lever::Told,
             original: Value::Told(None),
+            came: None,
             wrote: vec![Value::Told(Some(Cpus(9.0))), Value::Told(Some(Cpus(told)))],
             pending,
         };

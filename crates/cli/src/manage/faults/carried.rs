@@ -149,6 +149,89 @@ fn pins_of_another_host_become_those_that_this_one_has() {
     assert_eq!(story.machine.truth(1, Lever::Affinity(2)), set("0-1"), "none of its pCPUs is here");
 }
 
+/// A VM that came with settings that are as corefit made them on another host, adopted; `unknown`: while it is not known which pCPUs there
+/// are here.
+fn came(settings: Vec<Setting>, unknown: bool) -> (tempfile::TempDir, Story) {
+    let (dir, mut story) = begun();
+    for Setting { lever, wrote, .. } in &settings {
+        story.machine.write(1, *lever, wrote.last().unwrap()).unwrap();
+    }
+    story.machine.kept.insert(1, serde_json::to_string(&Note { corefit: 1, settings }).unwrap());
+    story.machine.pcpus_unknown = unknown;
+    let snapshot = story.machine.observe().unwrap();
+    story.keeper.as_mut().unwrap().adopt(&mut story.machine, &snapshot);
+    story.machine.pcpus_unknown = false;
+    (dir, story)
+}
+
+#[test]
+fn a_vm_that_goes_back_to_where_it_came_from_brings_what_its_settings_were_there() {
+    let pcpus = |list: &str| Value::Pcpus(list.parse().unwrap());
+    let nodes = |list: &str| Value::Nodes(list.parse().ok());
+    let all = Value::Pcpus(CpuSet::default());
+    let settings = || {
+        let of = |lever, original: &Value, wrote| Setting {
+            lever,
+            original: original.clone(),
+            wrote: vec![wrote],
+        };
+        vec![
+            of(Lever::Affinity(0), &pcpus("0-5"), pcpus("0")),
+            of(Lever::Affinity(1), &pcpus("4-5"), pcpus("0")),
+            of(Lever::Affinity(2), &all, pcpus("0")),
+            of(Lever::Nodes, &nodes("0,7"), nodes("1")),
+        ]
+    };
+    let (_dir, mut story) = came(settings(), false);
+    let brings = |story: &Story| {
+        let note: Note = serde_json::from_str(&story.machine.kept[&1]).unwrap();
+        note.settings.into_iter().map(|setting| setting.original).collect::<Vec<_>>()
+    };
+    let originals: Vec<Value> = settings().into_iter().map(|setting| setting.original).collect();
+    // Moved here as well, then to as much of what they were as there is here.
+    for list in ["1", "0-1"] {
+        let plan = [0, 1, 2].map(|vcpu| story.action(1, Lever::Affinity(vcpu), pcpus(list)));
+        story.step(&plan, None);
+        assert_eq!(brings(&story), originals);
+    }
+    // Also by the next one's journal.
+    let found = Journal::found(&story.dir, &Boot::named("boot")).unwrap().unwrap().1;
+    let came: Vec<Option<Value>> = found.into_iter().map(|entry| entry.came).collect();
+    assert_eq!(came, originals.into_iter().map(Some).collect::<Vec<_>>());
+    for vcpu in [0, 1, 2] {
+        story.expected.insert((1, Lever::Affinity(vcpu)), pcpus("0-1"));
+    }
+    story.expected.insert((1, Lever::Nodes), nodes("0"));
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn pins_that_came_while_no_pcpu_was_known_are_put_back_and_not_to_none() {
+    let pcpus = |list: &str| Value::Pcpus(list.parse().unwrap());
+    let of = |vcpu, original| Setting { lever: Lever::Affinity(vcpu), original, wrote: vec![pcpus("0")] };
+    let settings = vec![of(1, pcpus("1")), of(2, Value::Pcpus(CpuSet::default())), of(3, pcpus("1,7"))];
+    let (_dir, mut story) = came(settings, true);
+    let originals = |story: &Story| {
+        story
+            .keeper
+            .as_ref()
+            .unwrap()
+            .entries()
+            .iter()
+            .map(|entry| entry.original.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(originals(&story), [pcpus("1"), Value::Pcpus(CpuSet::default()), pcpus("1,7")]);
+    story.step(&[], None);
+    assert_eq!(originals(&story), [pcpus("1"), pcpus("0-1"), pcpus("1")]);
+    for (vcpu, list) in [(1, "1"), (2, "0-1"), (3, "1")] {
+        story.expected.insert((1, Lever::Affinity(vcpu)), pcpus(list));
+    }
+    story.end();
+    story.check().unwrap();
+}
+
 /// A VM with a note of a setting that is none of anybody's here.
 fn takes_nothing_over(mut story: Story, setting: Setting) {
     let note = Note { corefit: 1, settings: vec![setting] };

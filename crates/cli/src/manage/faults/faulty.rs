@@ -73,6 +73,8 @@ pub(super) struct Faulty {
     pub(super) ahead: u64,
     /// VMs that seem to get a quarter of what they do, and to wait for the rest.
     pub(super) starving: BTreeSet<u32>,
+    /// Looks do not show the pCPUs of the host.
+    pub(super) pcpus_unknown: bool,
     /// Looks show VMs as no host has them.
     pub(super) absurd: bool,
     /// After so many looks, one panics.
@@ -152,6 +154,7 @@ impl Faulty {
             after_signal: 0,
             ahead,
             starving,
+            pcpus_unknown: false,
             absurd: false,
             panics: None,
             breaks: None,
@@ -384,6 +387,9 @@ impl Machine for Faulty {
         let mut snapshot = self.sim.observe()?;
         snapshot.at = Time(snapshot.at.0 + self.ahead);
         snapshot.notes.extend(self.notes.iter().cloned());
+        if self.pcpus_unknown {
+            snapshot.pcpus.clear();
+        }
         (0..).zip(&mut snapshot.vms).for_each(|(number, vm)| self.show(number, vm));
         snapshot.vms.retain(|vm| self.number(&vm.id).is_ok_and(|vm| !self.holding.contains(&vm)));
         for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {

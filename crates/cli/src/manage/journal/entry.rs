@@ -14,8 +14,12 @@ pub(crate) struct Entry {
     /// For people.
     pub(crate) name: String,
     pub(crate) lever: Lever,
-    /// Before the first change.
+    /// Before the first change; of a VM that came from another host, as much of that as there is here.
     pub(crate) original: Value,
+    /// The same as the note has it with which its VM came, for whichever host it goes to from here: of pins and nodes, which hosts have
+    /// their own of. No pCPU: all of a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) came: Option<Value>,
     /// Values that we wrote, or read back after it, the latest last.
     pub(crate) wrote: Vec<Value>,
     /// A write is under way: what came of it was not read back yet, or was a part of it.

@@ -112,7 +112,7 @@ mod tests {
         for vm in ["a", "b", "c"] {
             let (original, wrote) = (Value::Told(None), vec![Value::Told(Some(Cpus(1.0)))]);
             let (vm, name) = (VmId(vm.into()), vm.into());
-            journal.add(Entry { vm, name, lever: Lever::Told, original, wrote, pending: false });
+            journal.add(Entry { vm, name, lever: Lever::Told, original, came: None, wrote, pending: false });
         }
         (dir, Keeper::new(journal, Duration::from_secs(60)))
     }

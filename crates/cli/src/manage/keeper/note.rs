@@ -49,11 +49,16 @@ impl Keeper {
     /// If it cannot now, as while it migrates: it would leave behind what is changed of it meanwhile.
     pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) -> Result<(), String> {
         let setting = |entry: &Entry| {
-            let (lever, mut original, wrote) = (entry.lever, entry.original.clone(), entry.wrote.clone());
-            // Another host may have more of them.
-            if matches!(&original, Value::Pcpus(set) if !self.pcpus.is_empty() && self.pcpus.is_within(set)) {
-                original = Value::Pcpus(CpuSet::default());
-            }
+            let (lever, wrote) = (entry.lever, entry.wrote.clone());
+            let original = match (&entry.came, &entry.original) {
+                // Not only as much of it as there is here: it may go back.
+                (Some(came), _) => came.clone(),
+                // Another host may have more of them.
+                (None, Value::Pcpus(set)) if !self.pcpus.is_empty() && self.pcpus.is_within(set) => {
+                    Value::Pcpus(CpuSet::default())
+                }
+                (None, original) => original.clone(),
+            };
             Setting { lever, original, wrote }
         };
         let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
@@ -113,6 +118,12 @@ impl Keeper {
         self.groups = snapshot.vms.iter().filter(|vm| vm.is_group()).map(|vm| vm.id.clone()).collect();
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
         self.pcpus = snapshot.pcpu_sets().0;
+        // What this host has may not have been known when they came.
+        for entry in self.journal.entries_mut() {
+            if let Some(original) = entry.came.as_ref().and_then(|came| here(came, &self.pcpus, &nodes)) {
+                entry.original = original;
+            }
+        }
         let mut notes = Vec::new();
         for vm in &snapshot.vms {
             let Some(text) = vm.kept.as_ref() else {
@@ -227,12 +238,12 @@ impl Keeper {
         nodes: &CpuSet,
         in_time: &dyn Fn() -> bool,
     ) -> Option<String> {
-        let Setting { lever, mut original, wrote } = setting;
-        if matches!(&original, Value::Pcpus(set) if set.is_empty()) {
-            original = Value::Pcpus(self.pcpus.clone());
-        }
+        let Setting { lever, original: came, wrote } = setting;
+        let all = matches!(&came, Value::Pcpus(set) if set.is_empty());
+        let original = if all { Value::Pcpus(self.pcpus.clone()) } else { came.clone() };
+        let came = matches!(came, Value::Pcpus(_) | Value::Nodes(_)).then_some(came);
         let (id, name) = (vm.id.clone(), vm.name.clone());
-        let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
+        let mut entry = Entry { vm: id, name, lever, original, came, wrote, pending: true };
         // Whoever does not answer now, or for whom there is no time, is asked when it is put back.
         let current = match is_guests(lever) && !in_time() {
             true => None,
@@ -254,16 +265,9 @@ impl Keeper {
             "VM {:?} came with what was changed of it: {lever} ({now}, before {})",
             vm.name, entry.original
         );
-        let inside = |set: &CpuSet, here: &CpuSet| {
-            let inside = set.intersection(here);
-            if inside.is_empty() { here.clone() } else { inside }
-        };
-        let (what, original) = match &entry.original {
-            Value::Pcpus(set) => ("pCPUs", Value::Pcpus(inside(set, &self.pcpus))),
-            Value::Nodes(Some(set)) if !nodes.is_empty() => ("nodes", Value::Nodes(Some(inside(set, nodes)))),
-            other => ("", other.clone()),
-        };
-        if original != entry.original {
+        let original = entry.came.as_ref().and_then(|came| here(came, &self.pcpus, nodes));
+        if let Some(original) = original.filter(|original| *original != entry.original) {
+            let what = if matches!(original, Value::Pcpus(_)) { "pCPUs" } else { "nodes" };
             entry.original = original;
             note += &format!("; this host has no such {what}, so it is going to be {}", entry.original);
         }
@@ -277,5 +281,19 @@ impl Keeper {
         }
         self.journal.add(entry);
         Some(note)
+    }
+}
+
+/// What pins and nodes that a VM brought are on a host with these: those that it has, all where it has none of them. `None` if it is not known
+/// which it has, and of other settings.
+fn here(came: &Value, pcpus: &CpuSet, nodes: &CpuSet) -> Option<Value> {
+    let inside = |set: &CpuSet, here: &CpuSet| {
+        let inside = set.intersection(here);
+        if inside.is_empty() { here.clone() } else { inside }
+    };
+    match came {
+        Value::Pcpus(set) if !pcpus.is_empty() => Some(Value::Pcpus(inside(set, pcpus))),
+        Value::Nodes(Some(set)) if !nodes.is_empty() => Some(Value::Nodes(Some(inside(set, nodes)))),
+        _ => None,
     }
 }
