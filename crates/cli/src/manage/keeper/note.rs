@@ -192,7 +192,7 @@ impl Keeper {
         let ended = |entry: &Entry, machine: &mut dyn Act| {
             !here.contains(&entry.vm)
                 && !snapshot.may_lack(&entry.name)
-                && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
+                && machine.current(&entry.vm, entry.lever).is_err_and(|error| undo::is_over(entry, &error))
         };
         let before = self.journal.entries().len();
         let mut over = BTreeSet::new();

@@ -217,7 +217,7 @@ impl Keeper {
     ) -> Then {
         let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
         // Of groups that a look does not show the name, a path, is known.
-        let group = seen.map_or_else(|| entry.name.starts_with('/'), VmState::is_group);
+        let group = seen.map_or_else(|| is_path(&entry.name), VmState::is_group);
         let place = format!("{} of {}", entry.lever.name(group), entry.name);
         let current = match self.ask(machine, undo, (entry, &place), (later, left), restored) {
             Ok(current) => current,
@@ -311,7 +311,7 @@ impl Keeper {
         let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
         let gone = seen.is_none() && !undo.snapshot.may_lack(&entry.name);
         let current = machine.current(&entry.vm, entry.lever);
-        if gone && current.as_ref().is_err_and(is_over) {
+        if gone && current.as_ref().is_err_and(|error| is_over(entry, error)) {
             restored.ended += 1;
             return Err(Then::Done);
         }
@@ -431,7 +431,27 @@ pub(super) fn may_pass(error: &MachineError) -> bool {
 }
 
 /// Whether this answer says of a VM that no look shows that it has ended: levers that are looked for on this machine are not even
-/// there.
-pub(super) fn is_over(error: &MachineError) -> bool {
-    matches!(error, MachineError::Gone(_) | MachineError::Unsupported(_))
+/// there. A control group says whether it is there, and may lack only a lever, as one that others took a controller from.
+pub(super) fn is_over(entry: &Entry, error: &MachineError) -> bool {
+    let lacks = matches!(error, MachineError::Unsupported(_));
+    matches!(error, MachineError::Gone(_)) || lacks && !is_path(&entry.name)
+}
+
+/// Whether what is called so is a control group.
+fn is_path(name: &str) -> bool {
+    name.starts_with('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manage::journal::testing::entry;
+
+    #[test]
+    fn a_group_that_lacks_a_lever_has_not_ended_and_a_vm_that_no_look_shows_has() {
+        let (gone, lacks) = (MachineError::Gone("x".into()), MachineError::Unsupported("x".into()));
+        let over = |name| [&gone, &lacks].map(|error| is_over(&entry(name), error));
+        assert_eq!((over("vm"), over("/machine/a")), ([true, true], [true, false]));
+        assert!(!is_over(&entry("vm"), &MachineError::Denied("x".into())));
+    }
 }
