@@ -1,9 +1,9 @@
 //! What came of it: promises, a table and a picture (what is published: `published.rs`). A case is judged by the mean of its runs.
 
 use super::super::{Item, Paper, Rule};
-use super::{Decides, Row, count, published, simulate};
+use super::{Decides, Row, published, simulate};
 use crate::chart::{Chart, Series};
-use crate::stats::{Mean, geometric};
+use crate::stats::{Mean, count, geometric};
 use crate::table::Table;
 
 /// What of a row is divided by what: times.
@@ -11,11 +11,15 @@ pub(super) type Of = fn(&Row) -> (f64, f64);
 /// Which rows.
 pub(super) type Which = fn(&Row) -> bool;
 
-pub(super) const BAL: Of = |row| (row.over_best[0], 1.0);
-const EST: Of = |row| (row.over_best[1], 1.0);
-pub(super) const OURS: Of = |row| (row.over_best[2], 1.0);
-const OVER_BAL: Of = |row| (row.over_best[2], row.over_best[2] / row.over_bal);
-pub(super) const SEARCH: Of = |row| (row.over_best[2], row.over_best[2] / row.search);
+pub(super) const BAL: Of = |row| (row.took.bal, row.took.best);
+const EST: Of = |row| (row.took.est, row.took.best);
+pub(super) const OURS: Of = |row| (row.took.ours, row.took.best);
+const OVER_FORMULA: Of = |row| (row.took.ours, row.took.formula);
+const OVER_BAL: Of = |row| (row.took.ours, row.took.bal);
+pub(super) const SEARCH: Of = |row| (row.took.ours, row.took.ours_number);
+
+/// What is promised of is told by runs once half of each 95 % interval is at most this.
+const TOLD: f64 = 0.05;
 
 /// What the points of a series are spread over in a picture, of the distance of two configurations.
 const WIDTH: f64 = 0.12;
@@ -40,6 +44,16 @@ impl Runs<'_> {
 fn one(row: &Row, of: Of) -> f64 {
     let (over, under) = of(row);
     over / under
+}
+
+/// Whether these runs of a case tell what is promised: by how far off means may be by chance, not by what they are.
+pub(super) fn tell(rows: &[Row]) -> bool {
+    let told = |case: &Runs<'_>, of: Of| case.ratio(of).ci95.is_none_or(|half| half <= TOLD);
+    by_case(rows, |_| true).iter().all(|case| {
+        let promised: &[Of] =
+            if case.0[0].signal { &[OURS, OVER_FORMULA, OVER_BAL, SEARCH] } else { &[OVER_BAL] };
+        promised.iter().all(|of| told(case, *of))
+    })
 }
 
 /// In the order of the rows.
@@ -72,10 +86,8 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
     ];
     let worsts: [(String, f64, Of); 4] = [
         ("the worst".into(), 1.15, OURS),
-        (format!("{who}'s time over VCPU-Bal's, the worst"), 1.02, OVER_BAL),
-        ("the same over VCPU-Bal's number set at once, its first 0.6 s left out".into(), 1.02, |row| {
-            (row.over_best[2], row.over_best[0])
-        }),
+        (format!("{who}'s time over VCPU-Bal's, the worst"), 1.02, OVER_FORMULA),
+        ("the same over VCPU-Bal's number set at once, its first 0.6 s left out".into(), 1.02, OVER_BAL),
         ("what searching costs at worst (theirs: 28 % at worst)".into(), 1.05, SEARCH),
     ];
     for (name, of) in sets {
@@ -163,7 +175,7 @@ pub(in super::super) fn text(rows: &[Row]) -> String {
             |row| (row.vcpus[3], 1.0),
         ];
         cells.extend(vcpus.map(|of| format!("{:.1}", case.ratio(of).mean)));
-        let times: [Of; 5] = [BAL, EST, OURS, OVER_BAL, SEARCH];
+        let times: [Of; 5] = [BAL, EST, OURS, OVER_FORMULA, SEARCH];
         cells.extend(times.map(|of| {
             let Mean { mean, ci95, .. } = case.ratio(of);
             format!("{mean:.3}{}", ci95.map_or(String::new(), |half| format!(" +-{half:.3}")))
@@ -226,6 +238,7 @@ pub(in super::super) fn chart(rows: &[Row]) -> Chart {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::Times;
     use super::*;
     use corefit_core::decide::{Forecast, Sizer};
 
@@ -237,10 +250,16 @@ pub(super) mod tests {
             signal: true,
             random: program.starts_with("random"),
             vcpus: [4.0; 4],
-            over_best: [1.0, 1.0, over_best],
-            over_bal: 1.0,
-            search: 1.0,
-            est_search: None,
+            work: 60.0,
+            took: Times {
+                best: 60.0,
+                bal: 60.0,
+                formula: 60.0 * over_best,
+                est: 60.0,
+                est_number: None,
+                ours: 60.0 * over_best,
+                ours_number: 60.0 * over_best,
+            },
             settled_s: 1.0,
             by: Decides::default(),
         }
@@ -248,13 +267,11 @@ pub(super) mod tests {
 
     #[test]
     fn cases_are_means_over_runs_and_single_runs_are_said() {
-        let rows = [
-            row("lu", 0, 1.1),
-            Row { search: 1.25, ..row("bt", 0, 1.2) },
-            row("lu", 1, 1.5),
-            Row { search: 1.25, ..row("bt", 1, 1.2) },
-            row("random 7", 0, 1.5),
-        ];
+        let searched = |run| {
+            let row = row("bt", run, 1.2);
+            Row { took: Times { ours_number: row.took.ours / 1.25, ..row.took }, ..row }
+        };
+        let rows = [row("lu", 0, 1.1), searched(0), row("lu", 1, 1.5), searched(1), row("random 7", 0, 1.5)];
         let items = items(&rows);
         let said: Vec<(&str, f64)> =
             items.iter().map(|item| (item.what.as_str(), item.ours.unwrap())).collect();
@@ -277,6 +294,20 @@ pub(super) mod tests {
         );
         let (what, worst) = said[6];
         assert_eq!((what, worst), ("random programs: the worst (random 7, 4 VMs, one run)", 1.5));
+    }
+
+    #[test]
+    fn runs_tell_once_all_that_is_promised_of_them_is_narrow() {
+        let near = [row("lu", 0, 1.30), row("lu", 1, 1.301), row("lu", 2, 1.302)];
+        assert!(tell(&near) && tell(&near[..1]), "however bad; and one run cannot say more");
+        let far = [row("lu", 0, 1.0), row("lu", 1, 1.1), row("lu", 2, 1.2)];
+        assert!(!tell(&far));
+        let silent = far.clone().map(|row| Row { signal: false, ..row });
+        assert!(!tell(&[near.to_vec(), silent.to_vec()].concat()), "nor where nobody counts");
+        // The best, too, may be so by chance.
+        let by_chance = |row: Row, best: f64| Row { took: Times { best, ..row.took }, ..row };
+        let [a, b, c] = near;
+        assert!(!tell(&[by_chance(a, 50.0), by_chance(b, 60.0), by_chance(c, 70.0)]));
     }
 
     #[test]

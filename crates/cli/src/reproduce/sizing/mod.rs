@@ -7,6 +7,7 @@
 //! of which the first moments are left out ([`simulate::fixed`]). With several VMs all have the same program and, but for
 //! ours, the same number.
 
+mod compare;
 mod figures;
 mod programs;
 mod published;
@@ -18,34 +19,33 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use corefit_core::decide::{Arbiter, Forecast, Sizer};
-use corefit_sim::Spec;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::Effort;
-use super::p2::{PROGRAMS, SHORTAGE, Shortage};
+use super::p2::{PROGRAMS, Shortage};
 use super::p5::Policies;
-use super::testbed::spec;
 use crate::named::{name, named};
 use crate::parallel;
-use crate::stats::{Mean, count};
 use Shortage::{Limit, Reduction, Sharing};
 pub(super) use figures::{chart, items, text};
 use programs::Long;
 pub(super) use simulate::seconds;
 
-/// Most vCPUs.
-const MOST: u32 = 16;
+/// Most runs of a case of which fewer do not tell, at full effort. They are doubled: [`FEW`], 6, 12, 24.
+const MOST_RUNS: u64 = 24;
+/// Runs of each case at full effort.
+const FEW: u64 = 3;
 /// The first of the random programs, if nobody says otherwise. Neither policy nor simulator was made with one of these in sight: once
 /// one was looked at while either was mended, this moves on (docs/sizing.md, *What was measured*).
-const RANDOM: u64 = 8000;
+const RANDOM: u64 = 9000;
 
 /// Which cases are simulated.
 #[derive(clap::Args)]
 pub(super) struct Choice {
     /// How much of what controllers do is simulated: numbers of vCPUs (P2); with any but none also 1,000 job sets (P5), a minute
     /// on two idle CPUs. quick: three shortages and six random programs, a minute; full: all twelve (2 to 8 VMs, caps of 1200 to
-    /// 100 %, 12 to 1 pCPUs), none, and 60 random programs, three runs each, some 20 minutes
+    /// 100 %, 12 to 1 pCPUs), none, and 60 random programs, three runs each and up to 24 where those do not tell, some 40 minutes
     #[arg(long = "controllers", value_enum, value_name = "HOW", default_value = "quick")]
     pub(super) effort: Effort,
     /// Of P2's numbers of vCPUs only the cases whose name has this in it, as in "lu, 4 VMs", "cg, " or ", 400 %", and
@@ -57,10 +57,10 @@ pub(super) struct Choice {
     /// 120 s, and then taken to go on as in their last 5 s
     #[arg(long, value_name = "POLICY", value_parser = named::<Sizer>, conflicts_with = "sizes")]
     pub(super) size: Option<Sizer>,
-    /// P2's random programs by number, from this one on [default: 8000]
+    /// P2's random programs by number, from this one on [default: 9000]
     #[arg(long, value_name = "NUMBER")]
     random: Option<u64>,
-    /// Runs of P2's numbers of vCPUs, by number, the last one not included [default: 0..1; full: 0..3]
+    /// Runs of P2's numbers of vCPUs, by number, the last one not included [default: 0..1; full: 0..3, and more where those do not tell]
     #[arg(long, value_name = "I..J", value_parser = crate::sim::range)]
     runs: Option<(usize, usize)>,
     /// P2's numbers of vCPUs as earlier runs with --json have them, not simulated again; may be repeated
@@ -80,9 +80,13 @@ impl Choice {
     }
 
     fn runs(&self) -> Range<u64> {
-        let usual = if self.effort == Effort::Full { (0, 3) } else { (0, 1) };
-        let (from, to) = self.runs.unwrap_or(usual);
-        from as u64..to as u64
+        let usual = if self.effort == Effort::Full { FEW } else { 1 };
+        self.runs.map_or(0..usual, |(from, to)| from as u64..to as u64)
+    }
+
+    /// How many runs a case may have.
+    fn most_runs(&self) -> u64 {
+        if self.effort == Effort::Full && self.runs.is_none() { MOST_RUNS } else { 0 }
     }
 }
 
@@ -95,7 +99,7 @@ struct Earlier {
     sizes: Vec<Row>,
 }
 
-/// A run of a program in a configuration. What numbers of vCPUs take is the mean over all runs.
+/// A run of a program in a configuration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     program: String,
@@ -104,21 +108,34 @@ pub(super) struct Row {
     /// Whether work is counted: a signal of progress.
     signal: bool,
     random: bool,
-    /// Best of all, VCPU-Bal's, pCPU-Est's and ours (the mean over VMs).
+    /// Best of all, by the mean of all runs of the case; VCPU-Bal's, pCPU-Est's and ours (the mean over VMs).
     vcpus: [f64; 4],
-    /// Times of the last three over the best.
-    over_best: [f64; 3],
-    /// Ours over VCPU-Bal's as a controller, which sees and does as ours does.
-    over_bal: f64,
-    /// Ours over that of the numbers that it ended with, set at once: what searching cost.
-    search: f64,
-    /// pCPU-Est's over that of its number. `None` with several VMs, which the paper does not have it decide for.
-    #[serde(deserialize_with = "Option::deserialize")]
-    est_search: Option<f64>,
+    /// Useful work that is done in this run, of all VMs, in seconds of a pCPU: what the best number does in [`simulate::SECONDS`], in the
+    /// mean of all runs.
+    work: f64,
+    took: Times,
     settled_s: f64,
     /// Who decided ours.
     #[serde(flatten)]
     by: Decides,
+}
+
+/// What the work of a run takes, s.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Times {
+    /// With the number that is best, set at once, as all numbers here.
+    best: f64,
+    /// With VCPU-Bal's number.
+    bal: f64,
+    /// Under VCPU-Bal as a controller, which sees and does as ours does.
+    formula: f64,
+    est: f64,
+    /// With pCPU-Est's last number. `None` with several VMs, which the paper does not have it decide for.
+    #[serde(deserialize_with = "Option::deserialize")]
+    est_number: Option<f64>,
+    ours: f64,
+    /// With the numbers that ours ended with; what it took more is what searching cost.
+    ours_number: f64,
 }
 
 /// Policies that decide numbers of vCPUs; those that are the default, corefit's, are left out of documents.
@@ -189,7 +206,7 @@ pub(super) fn rows(choice: &Choice, policies: &Policies) -> Result<Vec<Row>> {
         demand: policies.demand.unwrap_or_default(),
         arbitrate: policies.arbitrate.unwrap_or_default(),
     };
-    let of = |case: &Case| rows_of(case, runs.clone(), by);
+    let of = |case: &Case| compare::rows(case, runs.clone(), choice.most_runs(), by);
     let rows: Result<Vec<Vec<Row>>> =
         parallel::map(&cases, parallel::cpus(), "P2, sizes", of).into_iter().collect();
     Ok(rows?.concat())
@@ -221,8 +238,8 @@ fn earlier(files: &[PathBuf]) -> Result<Vec<Row>> {
     }
     rows.retain(|row: &Row| seen.insert((row.program.clone(), row.shortage.clone(), row.run, row.signal)));
     let mut bests = BTreeMap::new();
-    for Row { program, shortage, vcpus, over_best, .. } in &rows {
-        let best = (vcpus[0], over_best[0]);
+    for Row { program, shortage, vcpus, work, .. } in &rows {
+        let best = (vcpus[0], *work);
         let known = *bests.entry((program, shortage)).or_insert(best);
         ensure!(
             known == best,
@@ -271,98 +288,6 @@ fn cases(choice: &Choice) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn host(case: &Case, signal: bool) -> Result<Spec> {
-    let Case { long, shortage, .. } = case;
-    let (key, value) = shortage.set();
-    let sets = [
-        ("vm.npb.program", long.text.clone()),
-        ("vm.npb.threads", long.threads.to_string()),
-        ("vm.npb.wait", long.wait.to_owned()),
-        // Our programs, not the paper's host: each section is one meeting.
-        ("vm.npb.runtime", "libomp".to_owned()),
-        ("vm.npb.progress", signal.to_string()),
-        ("until", "3600s".to_owned()),
-        // Of constant speed: what is judged is the number of vCPUs.
-        ("governor.slowest", "1".to_owned()),
-        (key, value),
-    ];
-    spec(SHORTAGE, &sets)
-}
-
-/// With a signal and, of the ten, without one.
-fn rows_of(case: &Case, runs: Range<u64>, by: Decides) -> Result<Vec<Row>> {
-    let of_run = |signal: bool, run: u64| -> Result<Spec> {
-        let spec = host(case, signal)?;
-        Ok(Spec { seed: spec.seed + run, ..spec })
-    };
-    let specs: Vec<Spec> = runs.clone().map(|run| of_run(true, run)).collect::<Result<_>>()?;
-    let bal = case.shortage.available();
-    let mut fixed = Fixed { specs: &specs, known: BTreeMap::new() };
-    let costs = (1..=MOST).map(|vcpus| fixed.all(vcpus)).collect::<Result<Vec<f64>>>()?;
-    let best = (0..costs.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
-    let target = simulate::SECONDS / costs[best];
-    let mean = |online: &[u32]| Mean::of(online.iter().map(|&n| f64::from(n))).map_or(f64::NAN, |m| m.mean);
-    let mut rows = vec![];
-    for (run, spec) in runs.zip(&specs) {
-        let est = simulate::ruled(spec, Sizer::PcpuEst.into(), target)?;
-        let est_search = match est.online[..] {
-            [vcpus] => Some(est.took / (target * fixed.all(vcpus)?)),
-            _ => None,
-        };
-        let formula = simulate::ruled(spec, Sizer::VcpuBal.into(), target)?;
-        for signal in [true, false].into_iter().filter(|signal| *signal || !case.random) {
-            let ours = simulate::ruled(&of_run(signal, run)?, by, target)?;
-            rows.push(Row {
-                program: case.long.name.clone(),
-                shortage: case.shortage.name(),
-                run,
-                signal,
-                random: case.random,
-                vcpus: [count(best + 1), f64::from(bal), mean(&est.online), mean(&ours.online)],
-                over_best: [
-                    fixed.all(bal)? / costs[best],
-                    est.took / simulate::SECONDS,
-                    ours.took / simulate::SECONDS,
-                ],
-                over_bal: ours.took / formula.took,
-                search: ours.took / (target * fixed.takes(&ours.online)?),
-                est_search,
-                settled_s: ours.settled,
-                by,
-            });
-        }
-    }
-    Ok(rows)
-}
-
-/// What fixed numbers of vCPUs take.
-struct Fixed<'a> {
-    /// Runs, each of them for [`simulate::SECONDS`].
-    specs: &'a [Spec],
-    /// By the numbers of all VMs.
-    known: BTreeMap<Vec<u32>, f64>,
-}
-
-impl Fixed<'_> {
-    /// What work of 1 takes with so many vCPUs, VM by VM, s: the mean of the runs.
-    fn takes(&mut self, online: &[u32]) -> Result<f64> {
-        if let Some(&known) = self.known.get(online) {
-            return Ok(known);
-        }
-        let costs = self.specs.iter().map(|spec| Ok(1.0 / simulate::fixed(spec, online)?));
-        let costs: Vec<f64> = costs.collect::<Result<_>>()?;
-        let cost = costs.iter().sum::<f64>() / count(costs.len());
-        self.known.insert(online.to_vec(), cost);
-        Ok(cost)
-    }
-
-    /// With as many for each VM.
-    fn all(&mut self, vcpus: u32) -> Result<f64> {
-        let vms = self.specs.first().map_or(0, |spec| spec.vms.len());
-        self.takes(&vec![vcpus; vms])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::figures::tests::row;
@@ -375,9 +300,9 @@ mod tests {
         std::fs::write(file.path(), serde_json::json!({ "items": [], "sizes": rows }).to_string()).unwrap();
         let paths = [file.path().to_owned(), file.path().to_owned()];
         let again: Vec<(u64, f64)> =
-            earlier(&paths).unwrap().iter().map(|row| (row.run, row.over_best[2])).collect();
-        assert_eq!(again, [(0, 1.1), (1, 1.3)]);
-        rows[1].over_best[0] = 2.0;
+            earlier(&paths).unwrap().iter().map(|row| (row.run, row.took.ours)).collect();
+        assert_eq!(again, [(0, 66.0), (1, 78.0)]);
+        rows[1].work = 2.0;
         std::fs::write(file.path(), serde_json::json!({ "items": [], "sizes": rows }).to_string()).unwrap();
         let mixed = earlier(&paths).unwrap_err().to_string();
         assert!(mixed.contains("lu, 4 VMs are compared with different best numbers"), "{mixed}");

@@ -19,7 +19,7 @@ pub(super) fn items(rows: &[Row]) -> Vec<Item> {
         let chosen = cases.iter().filter(|case| which(case.0[0])).map(|case| (case, case.ratio(of)));
         chosen.max_by(|(_, a), (_, b)| a.mean.total_cmp(&b.mean))
     };
-    let (by_est, by_best): (Of, Of) = (|row| (row.over_best[0], row.over_best[1]), BAL);
+    let (by_est, by_best): (Of, Of) = (|row| (row.took.bal, row.took.est), BAL);
     // What is the most of all numbers of pCPUs is not told by a few of them.
     let is_whole = |program: &str| {
         let there = |pcpus| {
@@ -47,7 +47,7 @@ pub(super) fn items(rows: &[Row]) -> Vec<Item> {
         if let Some(((est_case, est), (best_case, best))) = most(&of, by_est).zip(most(&of, by_best)) {
             // The same runs of VCPU-Bal are in both, and count only once if it is one case.
             let one_case = std::ptr::eq(est_case, best_case);
-            let ci95 = one_case.then(|| est_case.ratio(|row| (1.0, row.over_best[1])).ci95).flatten();
+            let ci95 = one_case.then(|| est_case.ratio(|row| (row.took.best, row.took.est)).ci95).flatten();
             let ours = Mean { ci95, ..est.over(best) };
             let what =
                 format!("{program}: greatest gain by pCPU-Est over the best number's (\"almost the same\")");
@@ -77,7 +77,7 @@ fn percent(ratio: Mean) -> Mean {
 
 /// What searching costs pCPU-Est. The paper leaves IS out.
 fn searching(cases: &[Runs<'_>], is_whole: impl Fn(&str) -> bool) -> Option<Item> {
-    let cost: Of = |row| (row.over_best[1], row.over_best[1] / row.est_search.unwrap_or(f64::NAN));
+    let cost: Of = |row| (row.took.est, row.took.est_number.unwrap_or(f64::NAN));
     let reduced = |case: &&Runs<'_>| case.0[0].shortage.ends_with("pCPUs") && case.0[0].program != "is";
     let most = |a: &&Runs<'_>, b: &&Runs<'_>| a.ratio(cost).mean.total_cmp(&b.ratio(cost).mean);
     let case = cases.iter().filter(reduced).max_by(most)?;
@@ -141,16 +141,17 @@ fn failures(rows: &[Row], cases: &[Runs<'_>]) -> Vec<Item> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Times;
     use super::super::figures::tests::row;
     use super::*;
     use corefit_core::decide::Sizer;
 
     #[test]
     fn what_is_published_of_pcpu_est_is_compared_with_fewer_pcpus_alone() {
-        let of = |program: &str, shortage: &str, over_best: [f64; 3]| Row {
-            shortage: shortage.into(),
-            over_best,
-            ..row(program, 0, 1.0)
+        let of = |program: &str, shortage: &str, [bal, est, ours]: [f64; 3]| {
+            let row = row(program, 0, ours);
+            let took = Times { bal: 60.0 * bal, est: 60.0 * est, ..row.took };
+            Row { shortage: shortage.into(), took, ..row }
         };
         let all = |program: &str, times: [[f64; 3]; 4]| {
             let cases = ["12 pCPUs", "8 pCPUs", "4 pCPUs", "2 pCPUs"].into_iter().zip(times);
@@ -187,18 +188,17 @@ mod tests {
 
     #[test]
     fn what_pcpu_est_fails_in_is_looked_at_where_it_does_and_so_is_ours() {
-        let of = |program: &str, shortage: &str, vcpus: [f64; 4], over_best: [f64; 3], est_search: f64| Row {
-            shortage: shortage.into(),
-            vcpus,
-            over_best,
-            est_search: Some(est_search),
-            ..row(program, 0, 1.0)
+        let of = |program: &str, shortage: &str, vcpus, [est, ours]: [f64; 2], searching: f64| {
+            let row = row(program, 0, ours);
+            let est = 60.0 * est;
+            let took = Times { est, est_number: Some(est / searching), ..row.took };
+            Row { shortage: shortage.into(), vcpus, took, ..row }
         };
         let rows = [
-            of("cg", "2 pCPUs", [4.0, 2.0, 7.0, 4.0], [1.1, 1.3, 1.01], 1.28),
-            of("ua", "12 pCPUs", [16.0, 12.0, 12.0, 16.0], [1.5, 1.5, 1.2], 1.0),
-            of("is", "2 pCPUs", [4.0, 2.0, 7.0, 4.0], [1.1, 1.3, 1.04], 1.5),
-            of("dc", "4 pCPUs", [4.0, 4.0, 4.0, 4.0], [1.0, 1.0, 1.6], 1.1),
+            of("cg", "2 pCPUs", [4.0, 2.0, 7.0, 4.0], [1.3, 1.01], 1.28),
+            of("ua", "12 pCPUs", [16.0, 12.0, 12.0, 16.0], [1.5, 1.2], 1.0),
+            of("is", "2 pCPUs", [4.0, 2.0, 7.0, 4.0], [1.3, 1.04], 1.5),
+            of("dc", "4 pCPUs", [4.0, 4.0, 4.0, 4.0], [1.0, 1.6], 1.1),
         ];
         let find = |rows: &[Row], what: &str| {
             let mut items = items(rows).into_iter().filter(|item| item.what.contains(what));
