@@ -38,7 +38,8 @@ const FIRST: Duration = Duration::from_secs(1);
 const FIRST_LOOKS: u32 = 4;
 /// It does more if it does so many times what it did.
 const MORE: f64 = 1.05;
-/// Rounds; each is twice as long as the one before.
+/// Rounds; each is twice as long as the one before. Where there is no time to watch on there is one less: what it could tell apart
+/// differs by less than it costs.
 const ROUNDS: u32 = 4;
 /// A level is out as soon as it is clear that it is worth less than this part of the best.
 const HOPELESS: f64 = 0.35;
@@ -514,7 +515,8 @@ impl Race {
         let counts = |level: &usize| self.members.iter().map(|member| member.counts[*level]).sum::<u32>();
         self.order.sort_by_key(|level| std::cmp::Reverse(counts(level)));
         let left: Vec<usize> = self.order.iter().copied().filter(|level| !self.levels[*level].out).collect();
-        if left.len() >= 2 && self.round < ROUNDS && !self.is_coarse() {
+        let rounds = if self.patient { ROUNDS } else { ROUNDS - 1 };
+        if left.len() >= 2 && self.round < rounds && !self.is_coarse() {
             self.turn = left[0];
             return false;
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{HOPELESS, Look, MORE, Race, Stat, UNITS};
+use super::{HOPELESS, Look, MORE, Member, Race, Stat, UNITS};
 use crate::machine::VmId;
 
 /// Of fewer units less may be done in the next look by chance.
@@ -29,7 +29,9 @@ impl Race {
             return false;
         }
         let telling = self.units_per_second(self.turn) * self.looked.as_secs_f64() >= UNITS;
-        let long = self.looked >= self.length();
+        // Where nothing at all was counted VCPU-Bal's counts tell more than the other half.
+        let part = if self.members.iter().any(Member::counted) { 1 } else { 2 };
+        let long = self.looked >= self.length() / part;
         !more && !self.falls && telling || long && !self.is_not_heard_of()
     }
 

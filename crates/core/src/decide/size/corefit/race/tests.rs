@@ -126,6 +126,43 @@ fn what_there_is_is_judged_by_what_it_does_once_it_fell_out_of_step() {
     assert!(with_all < 2.0, "they are not proven: {with_all}");
 }
 
+/// How long all vCPUs, which are what there is, are looked at before VCPU-Bal's number is, where they count so many units a second.
+fn first_look_at(rate: f64) -> f64 {
+    let (mut first, mut over) = (0.0, false);
+    follow(&entrant(0, &[16, 4, 16], 4, 10.0), |online, time| {
+        let seconds = time.as_secs_f64();
+        over |= online == 4;
+        first += if over { 0.0 } else { seconds };
+        (online, seconds * if online == 16 { rate } else { 130.0 })
+    });
+    first
+}
+
+#[test]
+fn what_counts_nothing_at_first_is_looked_at_for_half_of_the_time() {
+    let (nothing, little) = (first_look_at(0.0), first_look_at(2.0));
+    assert!((0.5..0.65).contains(&nothing) && little >= 1.0, "{nothing} {little}");
+}
+
+#[test]
+fn a_first_race_has_a_round_less_than_one_with_time_to_watch_on() {
+    // Three numbers in turns of 0.1, 0.2, 0.4 and, of one that is not the first, 0.8 s, before anything is proven.
+    let longest = |all: bool| {
+        let one = Entrant { all, ..entrant(0, &[16, 4, 16, 12], 4, 10.0) };
+        let (mut at, mut turn, mut longest) = (0, 0.0, 0.0_f64);
+        follow(&one, |online, over| {
+            turn = if online == at { turn } else { 0.0 } + over.as_secs_f64();
+            at = online;
+            longest = longest.max(if online == 16 { 0.0 } else { turn });
+            // All are best by a little, and so the only ones that are proven.
+            (online, over.as_secs_f64() * if online == 16 { 1000.0 } else { 900.0 })
+        });
+        longest
+    };
+    let (first, later) = (longest(false), longest(true));
+    assert!(first < 0.6 && later > 0.8, "{first} {later}");
+}
+
 /// Where threads hand their work on by turns, one vCPU may do more than two.
 #[test]
 fn one_vcpu_is_tried_where_two_are_clearly_best() {

@@ -59,7 +59,8 @@ fn who_has_more_vcpus_than_a_number_that_harms_others_is_not_tried_either() {
     };
     let gets = |count, _| if count > 6 { 0.7 } else { 1.0 };
     let one = entrant(0, &[4, 4, 16, 12, 8, 6], 4, 10.0);
-    assert_eq!(watched_beside(one, &does, &gets, None, true), (6, [6].into()));
+    // Of 8, which is best, only the proof is long enough to show what others lose; 12 and 16 are not proven any more.
+    assert_eq!(watched_beside(one, &does, &gets, None, true), (6, [6, 8].into()));
 }
 
 #[test]
