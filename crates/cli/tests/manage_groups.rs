@@ -195,7 +195,7 @@ fn a_plan_takes_rules_by_names_as_they_are_and_prints_them_as_they_can_be() {
     let args = ["plan", "--machine", &machine, "--interval", "100ms", "--config", file.to_str().unwrap()];
     let output = corefit(&args);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && text.contains("left alone, as its rule says"), "{output:?}");
+    assert!(output.status.success() && text.contains("left alone: its rule says exclude"), "{output:?}");
     assert!(!text.contains('\u{1}'), "{text}");
 }
 

@@ -132,7 +132,7 @@ fn results_under_a_policy_are_the_same_on_any_number_of_threads_and_in_any_shard
 fn what_a_policy_has_to_say_is_told_once() {
     let rule = "[[policy.vm]]\nname = \"lu-1\"\nexclude = true\n[[vm]]";
     let text = LU.replace("\"10s\"", "\"3s\"").replace("\"none\"", "\"vcpu-bal\"").replace("[[vm]]", rule);
-    let note = "lu-1: left alone, as its rule says";
+    let note = "lu-1: left alone: its rule says exclude";
     let document = json(&sim(&text, &["--json"]));
     assert_eq!(document["points"][0]["notes"], serde_json::json!({ note: 2 }));
     let told = String::from_utf8(sim(&text, &[]).stdout).unwrap();

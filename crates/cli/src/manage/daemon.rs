@@ -1,6 +1,7 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
 mod back;
+mod notes;
 mod owners;
 mod report;
 mod said;
@@ -292,8 +293,10 @@ impl<'a> Daemon<'a> {
         let tries = |vm: &VmId| self.controller.tries(vm);
         let told = told.map(|host| self.telling.step(host, self.controller.policy(), tries));
         step.plan.actions.extend(told.unwrap_or_default());
-        step.notes.extend(snapshot.notes.iter().cloned());
-        self.unread(&snapshot, &mut step.notes);
+        // What is so of the whole machine comes first.
+        let mut notes = snapshot.notes.clone();
+        self.unread(&snapshot, &mut notes);
+        step.notes.splice(..0, notes);
         self.silences(&mut step, &snapshot);
         self.say(&step.notes);
         let mut heard = Vec::new();

@@ -53,7 +53,7 @@ pub(crate) struct Status {
     #[serde(default)]
     pub(crate) config_refused: Option<String>,
     pub(crate) vms: Vec<VmStatus>,
-    /// What is so now.
+    /// What is so now, but for what its VMs say themselves (`left_alone`, `not_sized`).
     pub(crate) notes: Vec<String>,
 }
 
@@ -164,9 +164,7 @@ impl VmStatus {
         };
         let (settings, changed) = keeper.map(of_keeper).unwrap_or_default().into_iter().unzip();
         let excluded = policy.of(&vm.name).exclude == Some(true);
-        let owners = vm.wishes.as_ref().is_some_and(|wishes| wishes.exclude == Some(true));
-        let by = if owners { "its owner says exclude" } else { "its rule says exclude" };
-        let excluded = excluded.then_some(by);
+        let excluded = excluded.then(|| policy.who_excludes(&vm.name));
         let fixed = vm.fixed(policy.sized_by(vm));
         let (left_alone, not_sized) = match excluded {
             None if !vm.hands_off && vm.unclear.is_none() => {
@@ -337,20 +335,10 @@ fn table(status: &Status) -> String {
             text += &format!("{}: is not sized: {}\n", printable::text(&vm.name), printable::text(why));
         }
     }
-    // Said above.
-    let said = |note: &&String| {
-        let whys = |vm: &VmStatus| [vm.not_sized.clone(), vm.left_alone.clone()].into_iter().flatten();
-        let says = |vm: &VmStatus, head: &str| {
-            let rest = note.strip_prefix(&format!("{}: {head}", vm.name));
-            rest.is_some_and(|rest| whys(vm).any(|why| why == rest))
-        };
-        let heads = ["keeps its vCPUs: ", "keeps its cpuset: ", ""];
-        status.vms.iter().any(|vm| heads.iter().any(|head| says(vm, head)))
-    };
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
     let refused = "the configuration was refused when it was read again, the old one stays";
     let refused = status.config_refused.iter().map(|why| format!("{refused}: {why}"));
-    for note in trouble.chain(refused).chain(status.notes.iter().filter(|note| !said(note)).cloned()) {
+    for note in trouble.chain(refused).chain(status.notes.iter().cloned()) {
         text += &format!("note: {}\n", printable::text(&note));
     }
     text

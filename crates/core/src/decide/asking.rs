@@ -8,7 +8,6 @@ use super::cpusets::Width;
 use super::demand::{monitor, tells_all};
 use super::known::Known;
 use super::part::{each, online, useful};
-use super::policy::matches;
 use super::short::Short;
 use super::size::sizer;
 use super::{Action, Controller, Policy, Rule, Sizer, Step, Why, stays};
@@ -125,19 +124,13 @@ impl Controller {
     fn takes_part(&self, name: &str, notes: &mut Vec<String>) -> Option<Rule> {
         let rule = self.policy.of(name);
         if rule.exclude == Some(true) {
-            let who = if self.excludes(name) { "rule" } else { "owner" };
-            notes.push(format!("{name}: left alone, as its {who} says"));
+            notes.push(format!("{name}: left alone: {}", self.policy.who_excludes(name)));
             return None;
         }
         if let Some((min, max)) = rule.min.zip(rule.max).filter(|(min, max)| min > max) {
             notes.push(format!("{name}: its rules say min {min} and max {max}: max counts"));
         }
         Some(rule)
-    }
-
-    /// Whether a rule that was given excludes a VM: others are what owners ask for.
-    fn excludes(&self, name: &str) -> bool {
-        self.policy.vm.iter().any(|rule| rule.exclude == Some(true) && matches(&rule.name, name))
     }
 
     /// Where what VMs want counts: that it is not known exactly of some.

@@ -311,6 +311,13 @@ impl Policy {
         found
     }
 
+    /// Why a VM of this name that is excluded is left alone: a rule says so, or else its owner.
+    #[must_use]
+    pub fn who_excludes(&self, name: &str) -> &'static str {
+        let says = |rule: &Rule| rule.exclude == Some(true) && matches(&rule.name, name);
+        if self.vm.iter().any(says) { "its rule says exclude" } else { "its owner says exclude" }
+    }
+
     /// The same with what owners ask for their VMs ([`VmState::wishes`]), each thing where no rule says something of it.
     #[must_use]
     pub fn with_wishes(&self, vms: &[VmState]) -> Policy {
@@ -476,6 +483,23 @@ mod tests {
         assert_eq!((db.priority, db.min, db.max), (Some(9), Some(3), Some(3)));
         assert_eq!(with.of("other"), policy.of("other"));
         assert_eq!(with.with_wishes(&[vm("web", None)]), policy, "nobody asks any more");
+    }
+
+    #[test]
+    fn of_a_rule_and_an_owner_that_both_exclude_a_vm_the_rule_is_named() {
+        let policy: Policy = toml::from_str("[[vm]]\nname = \"w*\"\nexclude = true\n").unwrap();
+        let wishes = Some(Box::new(Rule { exclude: Some(true), ..Rule::default() }));
+        let vms = ["web", "db"].map(|name| VmState {
+            name: name.into(),
+            wishes: wishes.clone(),
+            ..VmState::default()
+        });
+        let with = policy.with_wishes(&vms);
+        assert!(["web", "db"].iter().all(|name| with.of(name).exclude == Some(true)));
+        assert_eq!(
+            ["web", "db"].map(|name| with.who_excludes(name)),
+            ["its rule says exclude", "its owner says exclude"]
+        );
     }
 
     #[test]

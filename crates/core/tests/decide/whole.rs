@@ -84,7 +84,7 @@ fn who_cannot_shrink_is_said_and_left_alone() {
     for looks in 0..20 {
         let step = controller.step(&toy.observe()).unwrap();
         assert!(step.plan.actions.is_empty());
-        let said = ["a: keeps its vCPUs: no agent answers", "b: left alone, as its rule says"];
+        let said = ["a: keeps its vCPUs: no agent answers", "b: left alone: its rule says exclude"];
         assert_eq!(step.notes, if looks == 0 { &[][..] } else { &said[..] }, "as long as it is so");
         toy.pass(step.next);
     }

@@ -7,16 +7,13 @@ use corefit_core::Unread;
 use corefit_core::decide::{Action, Given, Outcome, Step};
 use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmEstimate, VmId, VmState};
 
-use super::Daemon;
 use super::went::{changed, of};
+use super::{Daemon, notes};
 use crate::manage::keeper::LEFT_UNTIL;
 use crate::manage::log::{Level, log};
 use crate::manage::present;
 use crate::manage::restore;
 use crate::manage::status::VmStatus;
-
-/// Notes that the status shows at most.
-const NOTES: usize = 100;
 
 impl Daemon<'_> {
     /// Why the machine cannot be looked at; where it never could be, for it is none, with the place that names it.
@@ -116,9 +113,9 @@ impl Daemon<'_> {
         let mut status = self.board.lock();
         status.steps = self.steps;
         status.stepped = Some(Instant::now());
-        status.vms = vms;
         let left = self.left.now().map(|what| format!("left to the kernel: {}", what.reason));
-        status.notes = left.chain(self.notes.iter().chain(&step.notes).cloned()).take(NOTES).collect();
+        status.notes = notes::shown(left.chain(self.notes.iter().chain(&step.notes).cloned()), &vms);
+        status.vms = vms;
     }
 
     /// What somebody else made of settings that are changed, each value once.

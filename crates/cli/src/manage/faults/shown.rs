@@ -2,9 +2,10 @@
 
 use corefit_core::machine::{VmEstimate, estimate};
 
-use super::daemons::at_most;
+use super::daemons::{QUICK, at_most};
 use super::whole::{HARDWARE, Whole, configured};
 use super::*;
+use crate::manage::status::VmStatus;
 
 /// One sleeps half of the time, so that the others can have more than they are entitled to.
 const VMS: &str = "[[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"lu\"\n\
@@ -37,4 +38,29 @@ fn the_status_has_the_numbers_that_its_last_two_looks_come_to() {
     let vcpus = shown.vms.iter().map(|vm| (vm.vcpus, vm.online, vm.actions, vm.failures));
     let all = (4, Some(4), 0, 0);
     assert_eq!(vcpus.collect::<Vec<_>>(), [all, all, all, (4, Some(2), 1, 0)]);
+}
+
+#[test]
+fn vms_that_rules_exclude_push_no_note_of_the_machine_or_of_a_rule_out_of_the_status() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let text = format!("{HARDWARE}[[vm]]\nname = \"a\"\ncount = 110\nvcpus = 4\nprogram = \"lu\"\n");
+    let mut whole = Whole::new(&args, dir.path(), Faulty::new(simulated(&text)));
+    let rules = "[[policy.vm]]\nname = \"*\"\nexclude = true\n[[policy.vm]]\nname = \"web\"\nmin = 1\n";
+    whole.configure(&format!("{QUICK}{rules}"));
+    whole.machine.0.borrow_mut().notes.push("the host's files cannot be read".into());
+    whole.machine.0.borrow_mut().missed.insert(1);
+    whole.start(None);
+    (0..3).for_each(|_| whole.step(None));
+    let shown = whole.daemon.as_ref().unwrap().shown();
+    let excluded = |vm: &VmStatus| vm.left_alone.as_deref() == Some("its rule says exclude");
+    assert!(shown.vms.iter().filter(|vm| excluded(vm)).count() > 100, "{:?}", shown.vms);
+    assert_eq!(
+        shown.notes,
+        [
+            "the host's files cannot be read",
+            "VM \"vm1\" cannot be read, so nothing of it is changed or put back: not asked for yet",
+            "policy: vm[1] \"web\": no VM has such a name now",
+        ]
+    );
 }
