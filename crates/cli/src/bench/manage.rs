@@ -219,7 +219,7 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
     Ok(DaemonCost {
         machine: if is_test { "libvirt's test driver".into() } else { machine },
         vms: shown.vms.len(),
-        vcpus: shown.vms.iter().map(|vm| vm.vcpus).sum(),
+        vcpus: shown.vms.iter().map(|vm| vm.vcpus.unwrap_or_default()).sum(),
         seconds,
         libvirtd_cores: (!is_test).then(|| (asked.as_secs_f64() - idle.as_secs_f64()) / seconds),
         cores: after.saturating_sub(before).as_secs_f64() / seconds,

@@ -119,6 +119,8 @@ impl<'a> Daemon<'a> {
             late: Late::new(),
         };
         daemon.say(&daemon.notes.clone());
+        let vms = daemon.before_a_look();
+        daemon.board.lock().vms = vms;
         daemon
     }
 

@@ -418,7 +418,7 @@ impl Keeper {
     }
 
     /// What people call a setting of a VM.
-    fn called(&self, vm: &VmId, lever: Lever) -> String {
+    pub(crate) fn called(&self, vm: &VmId, lever: Lever) -> String {
         lever.name(self.groups.contains(vm))
     }
 

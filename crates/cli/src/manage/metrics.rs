@@ -179,7 +179,7 @@ fn text(status: &Status) -> String {
             "Whether it has had less than it wants, was granted or should get for half a minute and more.",
             |vm| vm.starves.map(|starves| f64::from(u8::from(starves))),
         ),
-        ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(number(vm.vcpus as u64))),
+        ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| vm.vcpus.map(|n| number(n as u64))),
         ("vcpus_online", "gauge", "vCPUs that are online.", |vm| vm.online.map(|n| number(n as u64))),
         ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),
         ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
@@ -290,7 +290,7 @@ mod tests {
             wanted: Some(Cpus(5.0)),
             granted: Some(Cpus(4.0)),
             starves: Some(true),
-            vcpus: 8,
+            vcpus: Some(8),
             online: Some(6),
             work: Some(77.0),
             changed: vec!["weight".into(); 3],
@@ -362,7 +362,10 @@ mod tests {
         series.sort_unstable();
         series.dedup();
         assert_eq!(series.len(), all, "{text}");
-        assert!(series.contains(&"corefit_vm_vcpus{vm=\"web\\n\",id=\"/machine/web@7\"}"), "{text}");
+        assert!(
+            series.contains(&"corefit_vm_changed_settings{vm=\"web\\n\",id=\"/machine/web@7\"}"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the daemon tells of itself: `corefit status` asks its socket and prints what it says.
 
+mod setting;
 mod socket;
 
 use std::io::Read as _;
@@ -12,10 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use corefit_core::check::count;
 use corefit_core::decide::{Given, Policy, Step};
-use corefit_core::machine::{VmEstimate, VmState};
+use corefit_core::machine::{VmEstimate, VmId, VmState};
 use corefit_core::{CpuSet, Cpus};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use setting::Setting;
 use socket::socket;
 pub(crate) use socket::{Socket, answers, serve};
 
@@ -64,9 +66,9 @@ pub(crate) struct VmStatus {
     /// Tells VMs of one name from each other.
     #[serde(default)]
     pub(crate) id: String,
-    /// All that it could have (of a control group that is sized: pCPUs that it had before), and those online.
-    pub(crate) vcpus: usize,
-    /// `None` while the guest does not say it.
+    /// All that it could have (of a control group that is sized: pCPUs that it had before); `None` while the last look does not show it.
+    pub(crate) vcpus: Option<usize>,
+    /// Those online; `None` while the guest does not say it.
     pub(crate) online: Option<usize>,
     /// pCPUs; `None` where that is not known.
     pub(crate) entitled: Option<Cpus>,
@@ -98,54 +100,6 @@ pub(crate) struct VmStatus {
     pub(crate) failures: u64,
 }
 
-/// A setting that corefit changed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Setting {
-    /// Which, for people.
-    pub(crate) lever: String,
-    /// What it was; sets are lists such as `0-3`.
-    pub(crate) before: String,
-    /// What corefit made it.
-    pub(crate) made: String,
-    /// What somebody else made it since, where a look tells.
-    pub(crate) changed_to: Option<String>,
-    /// It is to be put back, but could not be yet.
-    pub(crate) pending: bool,
-}
-
-impl Setting {
-    /// One of a VM, and the same for people.
-    fn of(entry: &Entry, vm: &VmState, keeper: &Keeper, offline: &CpuSet) -> (Setting, String) {
-        let (lever, last) = (entry.lever.name(vm.is_group()), entry.wrote.last());
-        let (now, pending) = (keeper.changed_before(entry, vm, offline), keeper.owes(entry));
-        let wrote = last.map_or(String::new(), present::text);
-        let is = match &now {
-            Some(now) => {
-                format!("somebody changed it to {}, corefit made it {wrote}", present::text(now))
-            }
-            None => wrote,
-        };
-        let before = present::text(&entry.original);
-        let owed = if pending { " (pending: it could not be put back yet)" } else { "" };
-        let text = format!("{lever}: {is}, before {before}{owed}");
-        let setting = Setting {
-            lever,
-            before: entry.original.to_string(),
-            made: last.map_or(String::new(), ToString::to_string),
-            changed_to: now.map(|now| now.to_string()),
-            pending,
-        };
-        (setting, text)
-    }
-}
-
-/// Whether a setting is as it was, as far as a look tells, and is not to become anything else: it is in the journal, as a guest may
-/// yet do what was asked of it before.
-fn is_back(entry: &Entry, vm: &VmState, keeper: &Keeper) -> bool {
-    let last = entry.wrote.last() == Some(&entry.original);
-    last && !keeper.owes(entry) && present::of(vm, entry.lever).is_none_or(|now| now == entry.original)
-}
-
 impl VmStatus {
     /// A VM, with what is known of it and what of it is changed. Nothing was done yet. `seen`: what it did, and what it was granted, of the
     /// same step; `offline`: pCPUs of the host.
@@ -158,11 +112,8 @@ impl VmStatus {
         offline: &CpuSet,
     ) -> VmStatus {
         let pcpus = |number: u32| Cpus(f64::from(number));
-        let of_keeper = |keeper: &Keeper| -> Vec<(Setting, String)> {
-            let changed = keeper.entries_of(&vm.id).filter(|entry| !is_back(entry, vm, keeper));
-            changed.map(|entry| Setting::of(entry, vm, keeper, offline)).collect()
-        };
-        let (settings, changed) = keeper.map(of_keeper).unwrap_or_default().into_iter().unzip();
+        let settings = keeper.map(|keeper| Setting::all(keeper, &vm.id, Some((vm, offline))));
+        let (settings, changed) = settings.unwrap_or_default().into_iter().unzip();
         let excluded = policy.of(&vm.name).exclude == Some(true);
         let excluded = excluded.then(|| policy.who_excludes(&vm.name));
         let fixed = vm.fixed(policy.sized_by(vm));
@@ -175,7 +126,7 @@ impl VmStatus {
         VmStatus {
             name: vm.name.clone(),
             id: vm.id.0.clone(),
-            vcpus: step.widths.get(&vm.id).copied().unwrap_or(vm.vcpus.len()),
+            vcpus: Some(step.widths.get(&vm.id).copied().unwrap_or(vm.vcpus.len())),
             online: present::online(vm),
             entitled: estimate.and_then(|e| e.entitled),
             available: estimate.and_then(|e| e.available),
@@ -194,10 +145,21 @@ impl VmStatus {
         }
     }
 
-    /// It cannot be looked at now.
-    pub(super) fn unsee(&mut self) {
-        (self.online, self.entitled, self.available, self.used, self.waiting) = Default::default();
-        (self.work, self.wanted, self.granted, self.starves) = Default::default();
+    /// One of which nothing else is known than that something of it is changed.
+    pub(super) fn changed(entry: &Entry) -> VmStatus {
+        VmStatus { name: entry.name.clone(), id: entry.vm.0.clone(), ..VmStatus::default() }
+    }
+
+    /// It cannot be looked at now: what was measured is not known any more; what is changed is, by the journal.
+    pub(super) fn unsee(&mut self, keeper: Option<&Keeper>) {
+        (self.vcpus, self.online, self.entitled, self.available, self.used) = Default::default();
+        (self.waiting, self.work, self.wanted, self.granted, self.starves) = Default::default();
+        self.not_sized = None;
+        let settings = std::mem::take(&mut self.settings).into_iter();
+        let known: Vec<(Setting, String)> = settings.zip(std::mem::take(&mut self.changed)).collect();
+        let now = keeper.map(|keeper| Setting::all(keeper, &VmId(self.id.clone()), None));
+        let now = now.into_iter().flatten();
+        (self.settings, self.changed) = now.map(|now| Setting::or_known(now, &known)).unzip();
     }
 }
 
@@ -300,6 +262,7 @@ pub(crate) fn left(state: &Path) -> Result<Option<[String; 2]>> {
 }
 
 fn table(status: &Status) -> String {
+    let unknown = |vcpus: Option<usize>| vcpus.map_or("-".into(), |vcpus| vcpus.to_string());
     let amount = |cpus: Option<Cpus>| cpus.map_or("-".into(), |Cpus(cpus)| format!("{cpus:.2}"));
     let arbitrates = status.vms.iter().any(|vm| vm.granted.is_some());
     let granted = arbitrates.then_some(["wanted", "granted"]);
@@ -307,8 +270,8 @@ fn table(status: &Status) -> String {
     headings.extend(granted.iter().flatten().copied().chain(["actions", "failures"]));
     let mut table = Table::new(1, &headings);
     for vm in &status.vms {
-        let mut cells = vec![printable::text(&vm.name), vm.vcpus.to_string()];
-        cells.push(vm.online.map_or("-".into(), |online| online.to_string()));
+        let mut cells = vec![printable::text(&vm.name), unknown(vm.vcpus)];
+        cells.push(unknown(vm.online));
         cells.extend([vm.entitled, vm.available, vm.used, vm.waiting].map(amount));
         cells.extend(granted.iter().flat_map(|_| [vm.wanted, vm.granted].map(amount)));
         cells.extend([vm.actions.to_string(), vm.failures.to_string()]);
@@ -485,7 +448,7 @@ mod tests {
         };
         let sized = Step { widths: [(vm.id.clone(), 6)].into(), ..Step::default() };
         let sized = VmStatus::of(&vm, &sized, (None, None), None, &Policy::default(), &CpuSet::default());
-        assert_eq!(sized.vcpus, 6, "what a control group had before it was sized");
+        assert_eq!(sized.vcpus, Some(6), "what a control group had before it was sized");
         let silent = of(&vm);
         assert_eq!((silent.left_alone.as_deref(), silent.online), (None, None));
         let text = table(&Status { vms: vec![silent], ..Status::default() });

@@ -9,6 +9,7 @@ use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmEstimate, VmI
 
 use super::went::{changed, of};
 use super::{Daemon, notes};
+use crate::manage::Keeper;
 use crate::manage::keeper::LEFT_UNTIL;
 use crate::manage::log::{Level, log};
 use crate::manage::present;
@@ -33,8 +34,32 @@ impl Daemon<'_> {
             log(Level::Error, "cannot look", &[("why", text.clone())]);
             status.trouble = Some(text);
         }
-        // What was measured is not known any more; what is changed still is.
-        status.vms.iter_mut().for_each(VmStatus::unsee);
+        status.notes = notes::shown(self.own_notes(), &[]);
+        let before = std::mem::take(&mut status.vms);
+        status.vms = self.with_unseen(Vec::new(), before.into_iter());
+    }
+
+    /// VMs of which nothing is known yet but what an earlier run left changed of them.
+    pub(super) fn before_a_look(&self) -> Vec<VmStatus> {
+        self.with_unseen(Vec::new(), std::iter::empty())
+    }
+
+    /// VMs that a look shows, then those that it does not: `missed`, which may be there all the same, and all of which something is
+    /// changed.
+    fn with_unseen(&self, mut vms: Vec<VmStatus>, missed: impl Iterator<Item = VmStatus>) -> Vec<VmStatus> {
+        let mut known: BTreeSet<String> = vms.iter().map(|vm| vm.id.clone()).collect();
+        let changed = self.keeper.iter().flat_map(Keeper::entries).map(VmStatus::changed);
+        for mut vm in missed.chain(changed).filter(|vm| known.insert(vm.id.clone())) {
+            vm.unsee(self.keeper.as_ref());
+            vms.push(vm);
+        }
+        vms
+    }
+
+    /// What is so besides what a look shows.
+    fn own_notes(&self) -> impl Iterator<Item = String> {
+        let left = self.left.now().map(|what| format!("left to the kernel: {}", what.reason));
+        left.chain(self.notes.iter().cloned())
     }
 
     /// Notes, each once.
@@ -113,9 +138,9 @@ impl Daemon<'_> {
         let mut status = self.board.lock();
         status.steps = self.steps;
         status.stepped = Some(Instant::now());
-        let left = self.left.now().map(|what| format!("left to the kernel: {}", what.reason));
-        status.notes = notes::shown(left.chain(self.notes.iter().chain(&step.notes).cloned()), &vms);
-        status.vms = vms;
+        status.notes = notes::shown(self.own_notes().chain(step.notes.iter().cloned()), &vms);
+        let before = std::mem::take(&mut status.vms).into_iter();
+        status.vms = self.with_unseen(vms, before.filter(|vm| snapshot.may_lack(&vm.name)));
     }
 
     /// What somebody else made of settings that are changed, each value once.
