@@ -131,6 +131,11 @@ impl Config {
         Ok(config)
     }
 
+    /// Takes over what counts at once of one that was read again.
+    pub(super) fn follow(&mut self, again: Config) {
+        (self.policy, self.tell, self.text) = (again.policy, again.tell, again.text);
+    }
+
     /// Whether what it says of pCPUs is true of a host; `file` is where it was read from.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
 mod back;
+mod configured;
 mod notes;
 mod owners;
 mod report;
@@ -72,6 +73,8 @@ pub(super) struct Daemon<'a> {
     steps: u64,
     /// There was a look by which something could be decided.
     looked: bool,
+    /// A look has shown whether the configuration is one for the machine.
+    fitted: bool,
     /// Guests that do not answer, and the lever by which that was seen.
     silent: BTreeMap<VmId, Lever>,
     /// What did not come in time, and may yet.
@@ -115,6 +118,7 @@ impl<'a> Daemon<'a> {
             counts: BTreeMap::new(),
             steps: 0,
             looked: false,
+            fitted: false,
             silent: BTreeMap::new(),
             late: Late::new(),
         };
@@ -260,6 +264,7 @@ impl<'a> Daemon<'a> {
         if !self.live {
             log::simulated(snapshot.at);
         }
+        self.fit(&snapshot);
         self.take_in(&mut snapshot);
         // Nothing is decided by what was before something was put back.
         if !self.ends()
@@ -375,45 +380,6 @@ impl<'a> Daemon<'a> {
             log(Level::Info, "left to the kernel no more", &[("what", what.reason)]);
         }
         yields::leave_alone(snapshot, self.left.now());
-    }
-
-    /// Reads the configuration again; a bad one is refused, and the old one stays.
-    pub(super) fn reload(&mut self) {
-        let read = self.args.read_again();
-        let file = self.args.config.as_deref();
-        let fits = |config: Config| super::fits(&config, file, &mut *self.machine).map(|()| config);
-        match read.and_then(fits) {
-            Ok(mut config) => {
-                let note = if self.keeper.is_none() { stand_in(&mut config.policy) } else { None };
-                let usual = self.live && self.keeper.is_some();
-                let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics(usual));
-                if fixed(&config) != fixed(&self.config) {
-                    let what = "machine, apply, state and metrics count from the next start";
-                    log(Level::Warning, "configuration", &[("note", what.into())]);
-                }
-                self.controller.reconfigure(config.policy.clone());
-                self.machine.ask_again();
-                if let Some(keeper) = &mut self.keeper {
-                    keeper.try_again();
-                    keeper.may_take(super::budget(&config.policy));
-                }
-                (self.config.policy, self.config.tell) = (config.policy, config.tell);
-                // What is so by the new one is said anew.
-                (self.told, self.planned) = Default::default();
-                self.say(note.as_slice());
-                self.notes = note.into_iter().collect();
-                if !self.config.tell {
-                    self.telling = Telling::default();
-                }
-                self.board.lock().config_refused = None;
-                log(Level::Info, "configuration read again", &[]);
-            }
-            Err(error) => {
-                let why = format!("{error:#}");
-                self.board.lock().config_refused = Some(why.clone());
-                log(Level::Error, "configuration refused, the old one stays", &[("why", why)]);
-            }
-        }
     }
 }
 

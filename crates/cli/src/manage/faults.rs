@@ -4,6 +4,7 @@
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
 mod carried;
+mod configured;
 mod daemons;
 mod ends;
 mod faulty;

@@ -155,7 +155,7 @@ fn others_do_nothing() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a configuration is one for a machine, as far as the machine can be looked at now.
+/// Whether a configuration is one for a machine, if the machine can be looked at now; else the first look tells.
 fn fits(config: &Config, file: Option<&Path>, machine: &mut dyn Act) -> Result<()> {
     if config.policy.reserved.is_empty() {
         return Ok(());

@@ -51,7 +51,8 @@ pub(crate) struct Status {
     pub(crate) stepped: Option<Instant>,
     /// Why the machine cannot be looked at now.
     pub(crate) trouble: Option<String>,
-    /// Why the configuration was refused when it was read again last; `None`: it was not, or not read again.
+    /// That the configuration was refused when it was read again last, or a part of it once the machine could be looked at: what counts
+    /// instead, and why. `None`: it was not.
     #[serde(default)]
     pub(crate) config_refused: Option<String>,
     pub(crate) vms: Vec<VmStatus>,
@@ -299,9 +300,7 @@ fn table(status: &Status) -> String {
         }
     }
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
-    let refused = "the configuration was refused when it was read again, the old one stays";
-    let refused = status.config_refused.iter().map(|why| format!("{refused}: {why}"));
-    for note in trouble.chain(refused).chain(status.notes.iter().cloned()) {
+    for note in trouble.chain(status.config_refused.iter().cloned()).chain(status.notes.iter().cloned()) {
         text += &format!("note: {}\n", printable::text(&note));
     }
     text
@@ -422,14 +421,9 @@ mod tests {
 
     #[test]
     fn a_configuration_that_was_refused_is_named_with_the_reason() {
-        let config_refused = Some("corefit.toml, line 1, key apply: 3 cannot be".into());
-        let text = table(&Status { config_refused, ..Status::default() });
-        assert!(
-            text.contains(
-                "refused when it was read again, the old one stays: corefit.toml, line 1, key apply: 3"
-            ),
-            "{text}"
-        );
+        let refused = "the configuration was refused: corefit.toml, line 1, key apply: 3 cannot be";
+        let text = table(&Status { config_refused: Some(refused.into()), ..Status::default() });
+        assert!(text.contains(&format!("\nnote: {refused}\n")), "{text}");
         assert!(!table(&Status::default()).contains("refused"));
     }
 
