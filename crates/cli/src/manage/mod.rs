@@ -82,7 +82,8 @@ pub(crate) struct ManageArgs {
     /// Ends by itself after so long (of simulated time on a simulated machine)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
-    /// Which machine: as for `explain`, but one that can be changed [default: that of the configuration, else host]
+    /// Which machine: as for `explain`, but one that can be changed; host: libvirt if it answers, VMs or not, else control groups
+    /// [default: that of the configuration, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
 }

@@ -59,7 +59,8 @@ pub(crate) struct PlanArgs {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// Which machine: as for `explain` [default: that of the configuration, else host]
+    /// Which machine: as for `explain`, but host is as for `manage`: libvirt if it answers, VMs or not, else control groups
+    /// [default: that of the configuration, else host]
     #[arg(long, value_name = "NAME", value_parser = text_file::name())]
     machine: Option<String>,
 }
@@ -98,6 +99,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let config = Config::read(args.config.as_deref())?;
     let arg = MachineArg::named(args.machine.as_deref().or(config.machine.as_deref()).unwrap_or("host"));
     let config = config.or_scenario(args.config.as_deref(), &arg)?;
+    // As a daemon takes it.
+    let arg = arg.settled();
     let opened = arg.open();
     let mut machine = match &args.machine {
         Some(_) => opened?,

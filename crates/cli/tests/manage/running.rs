@@ -318,3 +318,23 @@ fn a_log_that_nobody_reads_keeps_it_neither_from_looking_nor_from_ending() {
     until("it ends", || daemon.0.try_wait().unwrap().is_some_and(|status| status.success()));
     drop(reader);
 }
+
+#[test]
+fn a_plan_that_names_no_machine_is_of_the_libvirt_that_manage_would_take_though_it_has_no_vm() {
+    let place = Place::new();
+    let machine = node(&place);
+    let uri = machine.strip_prefix("libvirt:").unwrap();
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let run = |args: &[&str]| {
+        let output = place.command(args).env("LIBVIRT_DEFAULT_URI", uri).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+        (String::from_utf8_lossy(&output.stdout).into_owned(), said(&output))
+    };
+    let (_, log) = run(&["manage", "--config", "corefit.toml", "--state", "state", "--for", "1s"]);
+    assert!(log.contains(" machine=libvirt "), "{log}");
+    let plan = ["plan", "--config", "corefit.toml", "--interval", "100ms", "--json"];
+    for more in [&[][..], &["--machine", "host"]] {
+        let planned: serde_json::Value = serde_json::from_str(&run(&[&plan[..], more].concat()).0).unwrap();
+        assert_eq!(planned["machine"], "libvirt", "{planned}");
+    }
+}
