@@ -147,23 +147,26 @@ fn left(until: Instant) -> Duration {
 /// The metrics of a status.
 fn text(status: &Status) -> String {
     let mut out = String::new();
-    let mut one = |name: &str, kind: &str, help: &str, value: f64| {
-        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
+    let mut one = |name: &str, kind: &str, help: &str, value: Option<f64>| {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        if let Some(value) = value {
+            let _ = writeln!(out, "{name} {value}");
+        }
     };
-    one("corefit_steps_total", "counter", "Looks at the machine.", number(status.steps));
-    one("corefit_step_seconds", "gauge", "How long the last step took.", status.step_s);
-    one(
-        "corefit_up",
-        "gauge",
-        "Whether the machine can be looked at.",
-        f64::from(u8::from(status.trouble.is_none())),
-    );
-    one("corefit_applies", "gauge", "Whether settings are changed.", f64::from(u8::from(status.applies)));
+    let is = |is: bool| Some(f64::from(u8::from(is)));
+    let steps = Some(number(status.steps));
+    one("corefit_steps_total", "counter", "Looks at the machine, those that failed included.", steps);
+    one("corefit_step_seconds", "gauge", "How long the last step took.", Some(status.step_s));
+    let age = status.stepped.map(|at| at.elapsed().as_secs_f64());
+    one("corefit_last_step_age_seconds", "gauge", "How long ago the last step ended.", age);
+    let up = status.stepped.is_some() && status.trouble.is_none();
+    one("corefit_up", "gauge", "Whether the machine could be looked at in the last step.", is(up));
+    one("corefit_applies", "gauge", "Whether settings are changed.", is(status.applies));
     one(
         "corefit_config_reload_ok",
         "gauge",
         "Whether the configuration was taken when it was read last.",
-        f64::from(u8::from(status.config_refused.is_none())),
+        is(status.config_refused.is_none()),
     );
     type Value = fn(&VmStatus) -> Option<f64>;
     let families: [(&str, &str, &str, Value); 14] = [
@@ -241,7 +244,8 @@ mod tests {
         assert!(text.contains("corefit_vm_used_cpus{vm=\"a\\\"b\",id=\"7\"} 1.5\n"), "{text}");
         assert!(
             text.contains("corefit_vm_actions_total{vm=\"a\\\"b\",id=\"7\"} 3\n")
-                && text.contains("corefit_up 1\n")
+                && text.contains("corefit_up 0\n"),
+            "{text}"
         );
         assert!(text.contains("corefit_vm_starves{vm=\"a\\\"b\",id=\"7\"} 1\n"), "{text}");
         assert!(
@@ -277,6 +281,24 @@ mod tests {
         }
         let refused = Status { config_refused: Some("line 1".into()), ..status };
         assert!(text(&refused).contains("corefit_config_reload_ok 0\n"));
+    }
+
+    #[test]
+    fn a_machine_is_up_from_the_first_step_on_that_could_look_and_how_old_that_step_is_is_said() {
+        let of = |status: Status| {
+            let page = text(&status);
+            let value = |name: &str| {
+                page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok())
+            };
+            ["corefit_up", "corefit_steps_total", "corefit_last_step_age_seconds"].map(value)
+        };
+        assert_eq!(of(Status::default()), [Some(0.0), Some(0.0), None], "it may hang in the first one");
+        let stepped = Instant::now().checked_sub(Duration::from_secs(40));
+        let looked = Status { steps: 7, stepped, ..Status::default() };
+        let [up, steps, age] = of(looked.clone());
+        assert_eq!((up, steps), (Some(1.0), Some(7.0)));
+        assert!(age.is_some_and(|age| (40.0..400.0).contains(&age)), "{age:?}");
+        assert_eq!(of(Status { trouble: Some("no answer".into()), ..looked })[0], Some(0.0));
     }
 
     #[test]

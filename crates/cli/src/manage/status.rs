@@ -40,6 +40,7 @@ pub(crate) struct Status {
     pub(crate) machine: String,
     /// Whether it changes settings.
     pub(crate) applies: bool,
+    /// Looks at the machine, those that failed included.
     pub(crate) steps: u64,
     /// How long the last step took, seconds.
     pub(crate) step_s: f64,

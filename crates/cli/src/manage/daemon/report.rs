@@ -34,6 +34,7 @@ impl Daemon<'_> {
             log(Level::Error, "cannot look", &[("why", text.clone())]);
             status.trouble = Some(text);
         }
+        (status.steps, status.stepped) = (self.steps, Some(Instant::now()));
         status.notes = notes::shown(self.own_notes(), &[]);
         let before = std::mem::take(&mut status.vms);
         status.vms = self.with_unseen(Vec::new(), before.into_iter());
@@ -136,8 +137,7 @@ impl Daemon<'_> {
         let vms: Vec<VmStatus> = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
         self.changed(&vms);
         let mut status = self.board.lock();
-        status.steps = self.steps;
-        status.stepped = Some(Instant::now());
+        (status.steps, status.stepped) = (self.steps, Some(Instant::now()));
         status.notes = notes::shown(self.own_notes().chain(step.notes.iter().cloned()), &vms);
         let before = std::mem::take(&mut status.vms).into_iter();
         status.vms = self.with_unseen(vms, before.filter(|vm| snapshot.may_lack(&vm.name)));

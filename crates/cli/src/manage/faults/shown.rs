@@ -91,6 +91,8 @@ fn what_an_earlier_run_left_is_shown_as_pending_though_the_machine_has_not_answe
     whole.machine.0.borrow_mut().deaf = true;
     whole.start(None);
     for looks in 0..2 {
+        let (steps, stepped) = (shown(&whole).steps, shown(&whole).stepped.is_some());
+        assert_eq!((steps, stepped), (looks, looks > 0), "those that fail count");
         let vms = shown(&whole).vms;
         let [vm] = &vms[..] else { panic!("{looks}: {vms:?}") };
         assert_eq!((vm.name.as_str(), vm.vcpus, vm.online), ("vm3", None, None));
