@@ -116,6 +116,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let yields = if live { yields::detect(&Root::live(), &machine.name()) } else { Vec::new() };
     let look = |mut seen: Snapshot| {
         yields::leave_alone(&mut seen, &yields);
+        over_owners(args, &mut seen);
         seen
     };
     let first = machine.observe()?;
@@ -198,6 +199,12 @@ fn policy(args: &PlanArgs, given: &Policy) -> Policy {
         lever_ms: 0,
         ..given.clone()
     }
+}
+
+/// What the command line says counts more than what the owners of VMs ask for.
+fn over_owners(args: &PlanArgs, seen: &mut Snapshot) {
+    let wishes = seen.vms.iter_mut().filter_map(|vm| vm.wishes.as_mut());
+    wishes.for_each(|wishes| wishes.size = wishes.size.filter(|_| args.size.is_none()));
 }
 
 /// That what is seen is partly a daemon's doing.
@@ -327,7 +334,7 @@ mod tests {
     use super::*;
     use clap::Parser as _;
     use corefit_core::decide::Why;
-    use corefit_core::machine::{Value, VmId};
+    use corefit_core::machine::{Value, VmId, VmState};
     use corefit_core::{CpuSet, Cpus};
 
     #[derive(clap::Parser)]
@@ -349,6 +356,21 @@ mod tests {
         assert_eq!((one.vm[0].name.as_str(), one.vm[1].min), ("a", Some(2)), "as in the file");
         assert_eq!(one.vm[1].size, None, "a group of which nobody said so is not sized");
         assert_eq!(with(&[]).vm, file.vm);
+    }
+
+    #[test]
+    fn options_count_more_than_what_the_owner_of_a_vm_asks_for() {
+        let wishes: Rule = toml::from_str("size = \"none\"\nmax = 2\n").unwrap();
+        let vm = VmState { name: "a".into(), wishes: Some(Box::new(wishes)), ..VmState::default() };
+        let of = |typed: &[&str]| {
+            let args = Typed::parse_from([&["plan"], typed].concat()).args;
+            let mut seen = Snapshot { vms: vec![vm.clone()], ..Snapshot::default() };
+            over_owners(&args, &mut seen);
+            let rule = policy(&args, &Policy::default()).with_wishes(&seen.vms).of("a");
+            (rule.size, rule.max)
+        };
+        assert_eq!(of(&["--size", "vcpu-bal"]), (Some(Sizer::VcpuBal), Some(2)));
+        assert_eq!(of(&["--place", "corefit"]), (Some(Sizer::None), Some(2)));
     }
 
     fn step() -> Step {
