@@ -1,6 +1,7 @@
 //! The socket in a state directory, at which the daemon answers.
 
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::fs::Permissions;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -76,6 +77,9 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
     }
     let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
     let own = Socket { inode: inode(&path)?, path, _made: made };
+    // Whoever may write to it may ask: nobody but this user and root, whatever the umask is.
+    std::fs::set_permissions(&own.path, Permissions::from_mode(0o600))
+        .with_context(|| own.path.display().to_string())?;
     let board = board.clone();
     let reply = move |stream: UnixStream| {
         let text = {
@@ -115,6 +119,14 @@ mod tests {
         assert!(answers(dir.path()), "the one of the other is left there");
         drop(taken);
         assert!(!answers(dir.path()));
+    }
+
+    #[test]
+    fn nobody_but_its_user_and_root_may_ask_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let _socket = serve(dir.path(), &Board::default(), true).unwrap();
+        let mode = std::fs::metadata(socket(dir.path())).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
     }
 
     #[test]
