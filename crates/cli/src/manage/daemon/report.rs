@@ -117,8 +117,7 @@ impl Daemon<'_> {
         self.silent.retain(|id, _| here.contains(id) || self.counts.contains_key(id));
         for outcome in outcomes {
             let (action, came) = (&outcome.action, self.came_of(outcome));
-            let (name, actions, failures) = self.counts.entry(action.vm.clone()).or_default();
-            name.clone_from(&action.name);
+            let (_, actions, failures) = self.counted(action);
             if let Some(made) = came {
                 *if made { actions } else { failures } += 1;
             }

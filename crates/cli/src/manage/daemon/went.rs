@@ -135,7 +135,7 @@ impl Daemon<'_> {
         }
         if action.why == Why::AskedAgain {
             if self.out(&action.vm).is_some_and(|wanted| wanted != now) {
-                self.counts.entry(action.vm.clone()).or_default().2 += 1;
+                self.counted(action).2 += 1;
             }
             let ([vm, lever, ..], is) = (fields(snapshot, action), present::text(now));
             if self.told.is_new(&failure(action, "asked again"), &is) {
@@ -176,6 +176,13 @@ impl Daemon<'_> {
         }
     }
 
+    /// Actions and failures so far of the VM of an action, which is found by its name while a look does not show it.
+    pub(super) fn counted(&mut self, action: &Action) -> &mut (String, u64, u64) {
+        let counted = self.counts.entry(action.vm.clone()).or_default();
+        counted.0.clone_from(&action.name);
+        counted
+    }
+
     /// Whether it is somebody else's by now.
     fn leaves(&self, action: &Action) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.leaves(action))
@@ -195,12 +202,15 @@ pub(super) fn changed(vm: &VmId, lever: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use corefit_core::Cpus;
+    use std::time::Duration;
+
     use corefit_core::machine::VmState;
+    use corefit_core::{CpuSet, Cpus, Unread, What};
 
     use super::super::tests::{arguments, looking};
     use super::*;
     use crate::manage::log::testing::said;
+    use crate::manage::{Boot, Journal};
 
     #[test]
     fn who_changes_vcpus_and_refuses_to_be_told_has_a_line() {
@@ -219,5 +229,25 @@ mod tests {
             }
         });
         assert_eq!(lines.len(), 1, "{lines:?}");
+    }
+
+    #[test]
+    fn what_a_guest_did_not_do_of_what_it_was_asked_is_counted_though_the_next_look_misses_it() {
+        let args = arguments();
+        let mut daemon = looking(&args);
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+        let vcpus = |count| Value::Vcpus(CpuSet::first(count));
+        let vm = VmState { id: VmId("7".into()), name: "a".into(), ..VmState::default() };
+        let (original, wrote) = (vcpus(4), vec![vcpus(2)]);
+        let (id, name, lever) = (vm.id.clone(), vm.name.clone(), Lever::Online);
+        journal.add(Entry { vm: id, name, lever, original, wrote, pending: true });
+        daemon.keeper = Some(Keeper::new(journal, Duration::ZERO));
+        let action = Action::of(&vm, Lever::Online, None, vcpus(2), Why::AskedAgain);
+        daemon.answered(&Snapshot::default(), &Outcome { action, result: Ok(vcpus(4)) });
+        let path = "VM \"a\"".into();
+        let unread = vec![Unread { what: What::Siblings, path, why: "not asked for yet".into() }];
+        daemon.post(&Snapshot { unread, ..Snapshot::default() }, &Step::default(), &[]);
+        assert_eq!(daemon.counts.get(&vm.id), Some(&("a".into(), 0, 1)));
     }
 }
