@@ -1,6 +1,7 @@
 //! `corefit bench manage`: what a step of the controllers costs, and what the daemon does.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -169,7 +170,9 @@ impl Drop for Daemon {
 fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<DaemonCost> {
     let (host, config) = (dir.join("host.xml"), dir.join("corefit.toml"));
     std::fs::write(&host, node(DAEMON))?;
-    std::fs::write(&config, "metrics = \"127.0.0.1:0\"\n")?;
+    // A port that is free now.
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    std::fs::write(&config, format!("metrics = \"{address}\"\n"))?;
     let (corefit, state) = (std::env::current_exe()?, dir.join("state"));
     let machine = machine.map_or_else(|| format!("libvirt:test://{}", host.display()), Into::into);
     let is_test = machine.starts_with("libvirt:test:");

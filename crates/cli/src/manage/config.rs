@@ -175,7 +175,7 @@ impl Config {
     /// Where metrics are to be had; `usual`: also where nothing is said of them.
     ///
     /// # Errors
-    /// If that is no address.
+    /// If that is no address, or one without a port of its own.
     pub(crate) fn metrics(&self, usual: bool) -> Result<Option<SocketAddr>, String> {
         let said = match &self.metrics {
             Some(said) => said,
@@ -185,7 +185,14 @@ impl Config {
         if said == "off" {
             return Ok(None);
         }
-        said.parse().map(Some).map_err(|_| format!("{said:?} is no address such as {METRICS:?}, nor \"off\""))
+        let address: SocketAddr =
+            said.parse().map_err(|_| format!("{said:?} is no address such as {METRICS:?}, nor \"off\""))?;
+        if address.port() == 0 {
+            return Err(format!(
+                "{said:?} is another port at each start; give one, as in {METRICS:?}, or \"off\""
+            ));
+        }
+        Ok(Some(address))
     }
 }
 
@@ -297,6 +304,10 @@ mod tests {
                 "line 1, key policy.interval_ms: 1.5 cannot be; give a whole number of",
             ),
             ("metrics = \"here\"\n", "line 1, key metrics: \"here\" is no address"),
+            (
+                "apply = true\nmetrics = \"127.0.0.1:0\"\n",
+                "line 2, key metrics: \"127.0.0.1:0\" is another port at each start; give one",
+            ),
             (
                 "[policy]\nsize = \"biggest\"\n",
                 "line 2, key policy.size: \"biggest\" cannot be; give one of \"none\", \"vcpu-bal\"",
