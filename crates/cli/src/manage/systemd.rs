@@ -1,7 +1,8 @@
 //! What the service manager is told of the daemon: that it looks, that it ends, and that putting back goes on.
 //!
 //! Source: sd_notify(3): a datagram to the socket that `NOTIFY_SOCKET` names, a path, or `@` and an abstract name. Without it nothing is
-//! said. Nobody but the daemon itself is heard (`NotifyAccess=main` in the unit), so programs that a library starts may have the variable.
+//! said. Nobody but the daemon and the `corefit restore` after it is heard (`NotifyAccess=exec` in the unit: what systemd itself starts,
+//! systemd.service(5)), so programs that a library starts may have the variable.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt as _;
