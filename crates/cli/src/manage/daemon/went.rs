@@ -241,7 +241,7 @@ mod tests {
         let vm = VmState { id: VmId("7".into()), name: "a".into(), ..VmState::default() };
         let (original, wrote) = (vcpus(4), vec![vcpus(2)]);
         let (id, name, lever) = (vm.id.clone(), vm.name.clone(), Lever::Online);
-        journal.add(Entry { vm: id, name, lever, original, wrote, pending: true });
+        journal.add(Entry { vm: id, name, lever, original, wrote, pending: true, came: None });
         daemon.keeper = Some(Keeper::new(journal, Duration::ZERO));
         let action = Action::of(&vm, Lever::Online, None, vcpus(2), Why::AskedAgain);
         daemon.answered(&Snapshot::default(), &Outcome { action, result: Ok(vcpus(4)) });

@@ -29,8 +29,8 @@ impl Race {
             return false;
         }
         let telling = self.units_per_second(self.turn) * self.looked.as_secs_f64() >= UNITS;
-        // Where nothing at all was counted VCPU-Bal's counts tell more than the other half.
-        let part = if self.members.iter().any(Member::counted) { 1 } else { 2 };
+        // Where nothing at all was counted VCPU-Bal's counts tell more than the other half; but for threads that fall into step, late.
+        let part = if self.few || self.members.iter().any(Member::counted) { 1 } else { 2 };
         let long = self.looked >= self.length() / part;
         !more && !self.falls && telling || long && !self.is_not_heard_of()
     }

@@ -127,9 +127,9 @@ fn what_there_is_is_judged_by_what_it_does_once_it_fell_out_of_step() {
 }
 
 /// How long all vCPUs, which are what there is, are looked at before VCPU-Bal's number is, where they count so many units a second.
-fn first_look_at(rate: f64) -> f64 {
+fn first_look_at(rate: f64, few: bool) -> f64 {
     let (mut first, mut over) = (0.0, false);
-    follow(&entrant(0, &[16, 4, 16], 4, 10.0), |online, time| {
+    follow(&Entrant { few, ..entrant(0, &[16, 4, 16], 4, 10.0) }, |online, time| {
         let seconds = time.as_secs_f64();
         over |= online == 4;
         first += if over { 0.0 } else { seconds };
@@ -140,8 +140,9 @@ fn first_look_at(rate: f64) -> f64 {
 
 #[test]
 fn what_counts_nothing_at_first_is_looked_at_for_half_of_the_time() {
-    let (nothing, little) = (first_look_at(0.0), first_look_at(2.0));
+    let (nothing, little) = (first_look_at(0.0, false), first_look_at(2.0, false));
     assert!((0.5..0.65).contains(&nothing) && little >= 1.0, "{nothing} {little}");
+    assert!(first_look_at(0.0, true) >= 1.0, "with a cap threads may fall into step");
 }
 
 #[test]
