@@ -238,14 +238,15 @@ fn set(
 }
 
 impl LibvirtMachine {
-    /// What may be saved of a VM's quota. Of a host elsewhere, whose control groups nobody here can see, nothing: corefit saves nothing there.
+    /// What may be saved of a VM's quota. Nothing where its process is none of those that are seen here, as on a host elsewhere: corefit saves
+    /// nothing there.
     ///
     /// # Errors
-    /// If it cannot be seen here, which may pass: without it nobody knows whether the limit is ours.
+    /// If its process is seen, but not that, which may pass: without it nobody knows whether the limit is ours.
     fn saved(&mut self, vm: &VmId) -> Result<u64, MachineError> {
         match self.limited_group(vm) {
             Ok((_, limit)) => Ok(limit.burst_us),
-            Err(_) if self.elsewhere => Ok(0),
+            Err(_) if !self.local.sees(vm) => Ok(0),
             Err(error) => Err(unseen(error)),
         }
     }
@@ -263,7 +264,7 @@ impl LibvirtMachine {
             }
             Ok(_) => Ok(()),
             Err(error) if burst_us > 0 => Err(error),
-            Err(_) if self.elsewhere => Ok(()),
+            Err(_) if !self.local.sees(vm) => Ok(()),
             Err(error) => Err(unseen(error)),
         }
     }
@@ -318,6 +319,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::local::Local;
     use super::*;
     use crate::libvirt::Options;
     use corefit_core::machine::LeverKind;
@@ -375,13 +377,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_of_a_quota_is_unknown_where_it_cannot_be_seen_and_nothing_only_elsewhere() {
+    fn what_is_saved_of_a_quota_is_unknown_where_only_that_cannot_be_seen() {
         let mut machine = LibvirtMachine::new("test:///default", patient());
         let vm = test_vm(&mut machine);
-        assert!(machine.elsewhere, "the test driver's host is none of this machine's");
+        // Its process is none of this machine's, as on a host elsewhere, or where others' processes are hidden.
         assert_eq!((machine.saved(&vm), machine.save(&vm, 0, |_, _| true)), (Ok(0), Ok(())));
-        // As of a VM of this machine whose groups cannot be seen.
-        machine.elsewhere = false;
+        machine.local = Local::with(session::key(&vm).unwrap());
         assert!(matches!(machine.saved(&vm), Err(MachineError::Gone(_))), "{:?}", machine.saved(&vm));
         for burst_us in [0, 1000] {
             assert!(machine.save(&vm, burst_us, |_, _| true).is_err());

@@ -224,6 +224,17 @@ impl Local {
         same.then_some(tid)
     }
 
+    /// Whether the process of a VM is seen here.
+    pub(super) fn sees(&self, vm: &VmId) -> bool {
+        session::key(vm).is_some_and(|key| self.qemus.contains_key(&key))
+    }
+
+    /// Of one process, of which nothing is known.
+    #[cfg(test)]
+    pub(super) fn with(key: Key) -> Local {
+        Local { qemus: [(key, Qemu::default())].into(), ..Local::default() }
+    }
+
     /// The control group of a VM into which libvirt writes its limit.
     pub(super) fn limited_group(&self, vm: &VmId) -> Option<String> {
         self.qemus.get(&session::key(vm)?)?.base.clone()

@@ -52,12 +52,10 @@ pub(super) struct LibvirtMachine {
     pub(super) agents: Option<Agents>,
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
-    local: Local,
+    pub(super) local: Local,
     pub(super) hand: Hand,
     /// pCPUs of the host when it was looked at last.
     pub(super) pcpus: Pcpus,
-    /// Whether the host was found to be another one than this machine.
-    pub(super) elsewhere: bool,
 }
 
 impl LibvirtMachine {
@@ -79,7 +77,6 @@ impl LibvirtMachine {
             local: Local::default(),
             hand: Hand::new(uri),
             pcpus: Pcpus::default(),
-            elsewhere: false,
             options,
         }
     }
@@ -459,7 +456,6 @@ impl Machine for LibvirtMachine {
     fn observe(&mut self) -> Result<Snapshot, MachineError> {
         let look = self.look(Instant::now() + self.options.timeout)?;
         let mut snapshot = Snapshot { unread: look.unread, notes: look.notes, ..Snapshot::default() };
-        self.elsewhere = !look.local;
         let mut vms = if look.local {
             self.here(&look.vms, &mut snapshot)?
         } else {
