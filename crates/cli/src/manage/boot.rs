@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use anyhow::{Result, anyhow};
+use corefit_linux::launch::Process;
 
 /// Where the kernel tells its boots apart: random(4).
 const ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -53,10 +54,8 @@ impl Boot {
 /// What stands for a process, by what the kernel says of it. Its number alone may be that of an earlier one, as 1 always is in a container:
 /// with it goes when it began, in ticks since the host booted.
 fn simulated(stat: &str, host: &str) -> Option<String> {
-    let number = stat.split_whitespace().next()?;
-    // A name in parentheses may have any, and spaces. What follows it begins with field 3; field 22 is when it began.
-    let began = stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?;
-    Some(format!("simulated, process {number} since tick {began} of boot {host}"))
+    let process = Process::parse(stat)?;
+    Some(format!("simulated, process {} since tick {} of boot {host}", process.pid, process.started_ticks()))
 }
 
 #[cfg(test)]

@@ -63,9 +63,9 @@ fn limit(quota: &Quota) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use corefit_core::machine::{Fixed, GuestVcpu, GuestView, VcpuState, VmId};
+    use corefit_core::machine::{Fixed, GuestVcpu, GuestView, VcpuState};
 
-    use super::super::{Keeper, journal::Entry};
+    use super::super::{Keeper, journal::Entry, journal::testing::entry};
     use super::*;
 
     #[test]
@@ -104,16 +104,8 @@ mod tests {
     #[test]
     fn vcpus_that_were_plugged_in_since_change_nothing_of_the_others() {
         let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
-        let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![vcpus("0-1")]);
-        let entry = Entry {
-            vm,
-            name,
-            lever: Lever::Online,
-            original: vcpus("0-3"),
-            came: None,
-            wrote,
-            pending: false,
-        };
+        let (original, wrote) = (vcpus("0-3"), vec![vcpus("0-1")]);
+        let entry = Entry { lever: Lever::Online, original, wrote, ..entry("a") };
         let now = |online: [bool; 6]| {
             let vcpus = online.map(|online| VcpuState { online, ..VcpuState::default() }).into();
             let vm = VmState { vcpus, guest: Some(GuestView::default()), ..VmState::default() };
@@ -126,16 +118,8 @@ mod tests {
     #[test]
     fn a_vcpu_that_was_plugged_out_in_between_changes_nothing_of_the_others() {
         let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
-        let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![vcpus("0-1")]);
-        let entry = Entry {
-            vm,
-            name,
-            lever: Lever::Online,
-            original: vcpus("0-3"),
-            came: None,
-            wrote,
-            pending: false,
-        };
+        let (original, wrote) = (vcpus("0-3"), vec![vcpus("0-1")]);
+        let entry = Entry { lever: Lever::Online, original, wrote, ..entry("a") };
         let now = |there: &[u32], online: &[u32]| {
             let is = |id| VcpuState { online: online.contains(&id), ..VcpuState::default() };
             let says = |id: &u32| GuestVcpu { id: *id, online: online.contains(id), ..GuestVcpu::default() };
@@ -152,9 +136,8 @@ mod tests {
     fn what_neither_corefit_wrote_nor_was_before_is_somebody_elses() {
         let set = |list: &str| list.parse::<CpuSet>().unwrap();
         let pcpus = |list: &str| Value::Pcpus(set(list));
-        let (lever, wrote) = (Lever::Affinity(0), vec![pcpus("0-1")]);
-        let (vm, name) = (VmId("a".into()), "a".into());
-        let mut entry = Entry { vm, name, lever, original: pcpus("0-3"), came: None, wrote, pending: false };
+        let (original, wrote) = (pcpus("0-3"), vec![pcpus("0-1")]);
+        let mut entry = Entry { lever: Lever::Affinity(0), original, wrote, ..entry("a") };
         let now = |entry: &Entry, list: &str, offline: CpuSet| {
             let vcpu = VcpuState { online: true, affinity: Some(set(list)), ..VcpuState::default() };
             Keeper::changed_since(entry, &VmState { vcpus: vec![vcpu], ..VmState::default() }, &offline)

@@ -314,6 +314,7 @@ mod tests {
     use corefit_core::machine::{Fixed, LeverKind, VcpuState};
 
     use super::*;
+    use crate::manage::journal::testing::entry;
 
     #[test]
     fn who_does_not_listen_keeps_nobody_waiting() {
@@ -394,16 +395,8 @@ mod tests {
         let mut journal = Journal::open(dir.path(), "host", &Boot::now(true).unwrap()).unwrap();
         let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
         for (vm, made) in [("same", "0-3"), ("less", "0-1")] {
-            let (vm, name, wrote) = (VmId(vm.into()), vm.into(), vec![vcpus(made)]);
-            journal.add(Entry {
-                vm,
-                name,
-                lever: Lever::Online,
-                original: vcpus("0-3"),
-                came: None,
-                wrote,
-                pending: true,
-            });
+            let (original, wrote) = (vcpus("0-3"), vec![vcpus(made)]);
+            journal.add(Entry { lever: Lever::Online, original, wrote, pending: true, ..entry(vm) });
         }
         let mut keeper = Keeper::new(journal, PATIENCE);
         let changed = |keeper: &Keeper, name: &str, online: bool| {

@@ -32,6 +32,19 @@ impl Stat {
 }
 
 impl Process {
+    /// By what its `stat` of `/proc` says (proc(5)); `None` of anything else.
+    #[must_use]
+    pub fn parse(stat: &str) -> Option<Process> {
+        let pid = stat.split_whitespace().next()?.parse().ok()?;
+        Some(Process { pid, started_ticks: Fields::of(stat)?.field(22)? })
+    }
+
+    /// When it started, in clock ticks since the host booted.
+    #[must_use]
+    pub fn started_ticks(self) -> u64 {
+        self.started_ticks
+    }
+
     /// Whether this very process is still there and no zombie.
     #[must_use]
     pub fn is_alive(self) -> bool {

@@ -209,6 +209,7 @@ mod tests {
 
     use super::super::tests::{arguments, looking};
     use super::*;
+    use crate::manage::journal::testing::entry;
     use crate::manage::log::testing::said;
     use crate::manage::{Boot, Journal};
 
@@ -240,8 +241,8 @@ mod tests {
         let vcpus = |count| Value::Vcpus(CpuSet::first(count));
         let vm = VmState { id: VmId("7".into()), name: "a".into(), ..VmState::default() };
         let (original, wrote) = (vcpus(4), vec![vcpus(2)]);
-        let (id, name, lever) = (vm.id.clone(), vm.name.clone(), Lever::Online);
-        journal.add(Entry { vm: id, name, lever, original, wrote, pending: true, came: None });
+        let of_it = Entry { vm: vm.id.clone(), ..entry("a") };
+        journal.add(Entry { lever: Lever::Online, original, wrote, pending: true, ..of_it });
         daemon.keeper = Some(Keeper::new(journal, Duration::ZERO));
         let action = Action::of(&vm, Lever::Online, None, vcpus(2), Why::AskedAgain);
         daemon.answered(&Snapshot::default(), &Outcome { action, result: Ok(vcpus(4)) });

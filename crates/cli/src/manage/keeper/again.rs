@@ -60,6 +60,7 @@ mod tests {
     use super::*;
     use crate::manage::boot::Boot;
     use crate::manage::journal::Journal;
+    use crate::manage::journal::testing::entry;
 
     /// Guests that hear what they are told, each after so long.
     struct Guests {
@@ -111,8 +112,7 @@ mod tests {
         let mut journal = Journal::open(dir.path(), "guests", &Boot::named("boot")).unwrap();
         for vm in ["a", "b", "c"] {
             let (original, wrote) = (Value::Told(None), vec![Value::Told(Some(Cpus(1.0)))]);
-            let (vm, name) = (VmId(vm.into()), vm.into());
-            journal.add(Entry { vm, name, lever: Lever::Told, original, came: None, wrote, pending: false });
+            journal.add(Entry { lever: Lever::Told, original, wrote, ..entry(vm) });
         }
         (dir, Keeper::new(journal, Duration::from_secs(60)))
     }

@@ -121,14 +121,13 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use corefit_core::machine::VmId;
+    use crate::manage::journal::testing::entry;
 
     #[test]
     fn vcpus_that_somebody_plugs_in_stay_and_the_others_are_still_ours() {
         let set = |list: &str| Value::Vcpus(list.parse().unwrap());
-        let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![set("0-1")]);
-        let entry =
-            Entry { vm, name, lever: Lever::Online, original: set("0-3"), came: None, wrote, pending: false };
+        let (original, wrote) = (set("0-3"), vec![set("0-1")]);
+        let entry = Entry { lever: Lever::Online, original, wrote, ..entry("a") };
         assert_eq!(["0", "0-1", "0-2", "0-3"].map(|now| grown(&entry, &set(now))), [None, None, None, None]);
         let grown = grown(&entry, &set("0-1,4-5")).unwrap();
         assert_eq!((&grown.original, &grown.wrote), (&set("0-5"), &vec![set("0-1"), set("0-1,4-5")]));

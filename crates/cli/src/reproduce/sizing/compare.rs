@@ -49,8 +49,8 @@ fn in_runs(case: &Case, runs: Range<u64>, by: Decides, fixed: &mut Fixed) -> Res
         };
         let formula = simulate::ruled(&counted, Sizer::VcpuBal.into(), work)?.took;
         for signal in [true, false].into_iter().filter(|signal| *signal || !case.random) {
-            let ours =
-                simulate::ruled(&if signal { counted.clone() } else { seeded(&silent, run) }, by, work)?;
+            let host = if signal { &fixed.host } else { &silent };
+            let ours = simulate::ruled(&seeded(host, run), by, work)?;
             rows.push(Row {
                 program: case.long.name.clone(),
                 shortage: case.shortage.name(),
