@@ -27,9 +27,10 @@ json_string() {
 # field NAME JSON: the value of a field that holds a number, a word or base64.
 field() { [[ $2 =~ \"$1\":\"?([^,\"\}]*) ]] && printf '%s' "${BASH_REMATCH[1]}"; }
 
-# agent_exec NAME DETACH COMMAND...: output and exit status are those of the command. DETACH is yes or no.
+# agent_exec NAME DETACH COMMAND...: output and exit status are those of the command. DETACH is yes or no. A guest that
+# is busy with what it was given may not answer for longer than a call waits: it is asked again for five minutes.
 agent_exec() {
-    local name=$1 detach=$2 arguments='' answer pid pause=0.02
+    local name=$1 detach=$2 arguments='' answer pid pause=0.02 answered=$SECONDS
     shift 2
     for argument in "${@:2}"; do arguments+="${arguments:+,}$(json_string "$argument")"; done
     # A path of its own, since the agent's is that of the kernel.
@@ -39,9 +40,12 @@ agent_exec() {
     [[ $detach == no ]] || return 0
     pid=$(field pid "$answer")
     while :; do
-        answer=$(agent "$name" "{\"execute\":\"guest-exec-status\",\"arguments\":{\"pid\":$pid}}" 2>&1) ||
+        if answer=$(agent "$name" "{\"execute\":\"guest-exec-status\",\"arguments\":{\"pid\":$pid}}" 2>&1); then
+            answered=$SECONDS
+            [[ $(field exited "$answer") != true ]] || break
+        elif [[ $answer != *"not responding"* || $answer == *"not connected"* || $((SECONDS - answered)) -gt 300 ]]; then
             die "$name: ${answer##*error: }"
-        [[ $(field exited "$answer") != true ]] || break
+        fi
         sleep "$pause"
         pause=0.2
     done
