@@ -126,7 +126,9 @@ fn each_key_is_documented_and_each_documented_key_is_printed() {
         &corefit(&["plan", "--json", "--size", "vcpu-bal", "--machine", "sim:scenarios/unplug.toml"]),
     );
     agree("corefit sim", &corefit(&["sim", "--json", "scenarios/unplug.toml"]));
-    agree("corefit reproduce", &corefit(&["reproduce", "P5", "--controllers", "none", "--json"]));
+    let demand = ["--demand", "pid", "--arbitrate", "fcfs", "--size", "vcpu-bal"];
+    let of_one = [&["reproduce", "P2", "--only", "ep, 4 pCPUs", "--json"], &demand[..]].concat();
+    agree("corefit reproduce", &corefit(&of_one));
     let (report, profile) = (file("report"), file("profile"));
     let with = ["run", "--quiet", "--lock", "--rotate", "--report", &report, "--interval", "5ms"];
     corefit(&[&with[..], &["--", "sh", "-c", LOOP]].concat());

@@ -1,5 +1,5 @@
-//! `corefit bench`: the project's own measurements. Every number that is promised anywhere
-//! has a bench here that makes it.
+//! `corefit bench`: the project's own measurements. A number that is promised has a bench here that makes it, but for those of
+//! whole VMs (`make manage-vms`) and of simulated ones (`corefit reproduce`).
 
 pub(crate) mod arena;
 mod explain;

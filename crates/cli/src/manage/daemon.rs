@@ -210,7 +210,7 @@ impl<'a> Daemon<'a> {
         loop {
             let started = Instant::now();
             let interval = self.step();
-            self.board.lock().step_s = started.elapsed().as_secs_f64();
+            self.board.lock().step_s = Some(started.elapsed().as_secs_f64());
             if self.steps == 1 {
                 systemd::ready();
             }

@@ -156,7 +156,7 @@ fn text(status: &Status) -> String {
     let is = |is: bool| Some(f64::from(u8::from(is)));
     let steps = Some(number(status.steps));
     one("corefit_steps_total", "counter", "Looks at the machine, those that failed included.", steps);
-    one("corefit_step_seconds", "gauge", "How long the last step took.", Some(status.step_s));
+    one("corefit_step_seconds", "gauge", "How long the last step took.", status.step_s);
     let age = status.stepped.map(|at| at.elapsed().as_secs_f64());
     one("corefit_last_step_age_seconds", "gauge", "How long ago the last step ended.", age);
     let up = status.stepped.is_some() && status.trouble.is_none();

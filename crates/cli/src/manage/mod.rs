@@ -59,9 +59,9 @@ pub(crate) struct Passing(String);
 
 /// Keep each VM at what it can use: the daemon
 ///
-/// Looks at a host again and again, decides, and with --apply changes, as far as the configuration wants it: vCPUs
-/// online, weights, limits, timeslices, pins, and what guests are told. Without --apply it only says what it would
-/// change. Everything is put back at its end, after an error, and by the next start after a kill -9; what somebody
+/// Looks at a host again and again, decides, and with --apply, or `apply = true` in the configuration, changes, as far as
+/// that wants it: vCPUs online, weights, limits, timeslices, pins, and what guests are told. Without, or with --no-apply, it
+/// only says what it would change. Everything is put back at its end, after an error, and by the next start after a kill -9; what somebody
 /// else changed meanwhile stands. SIGHUP reads the configuration again. On a simulated host without --config the `[policy]` of
 /// its scenario counts; it runs at full speed, and without --for until a signal. Where no host is changed, it also ends once
 /// nobody is left to read what it says (`| head`).
@@ -70,7 +70,7 @@ pub(crate) struct ManageArgs {
     /// A file in TOML: see docs/operating.md
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Change settings, instead of only saying what would be changed
+    /// Change settings, instead of only saying what would be changed; as `apply = true` in the configuration
     #[arg(long)]
     apply: bool,
     /// Only say what would be changed, whatever the configuration says of `apply`: its dry run. It has no metrics then

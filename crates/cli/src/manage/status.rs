@@ -42,8 +42,9 @@ pub(crate) struct Status {
     pub(crate) applies: bool,
     /// Looks at the machine, those that failed included.
     pub(crate) steps: u64,
-    /// How long the last step took, seconds.
-    pub(crate) step_s: f64,
+    /// How long the last step took, seconds; `None`: there was none.
+    #[serde(default)]
+    pub(crate) step_s: Option<f64>,
     /// How long ago it was when this was asked for, seconds; `None`: there was none.
     #[serde(default)]
     pub(crate) age_s: Option<f64>,
@@ -280,7 +281,7 @@ fn table(status: &Status) -> String {
         table.row(cells);
     }
     let steps = count(usize::try_from(status.steps).unwrap_or(usize::MAX), "step");
-    let does = if status.applies { "changes settings" } else { "only looks (without --apply)" };
+    let does = if status.applies { "changes settings" } else { "only looks" };
     let age = status.age_s.map_or(String::new(), |age| format!(", the last {age:.0} s ago"));
     let mut text = format!("{}: {does}, {}{age}\n\n{}", status.machine, steps, table.render());
     for vm in &status.vms {

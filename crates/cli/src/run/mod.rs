@@ -59,8 +59,8 @@ use crate::{lines, tell};
 /// if it is not there, and 2 if it ended with 0 and the report asked for could not be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// auto: the CPUs available, followed; a number: so many at launch, and never more where teams
-    /// may be resized; max: as many as without corefit at launch, then followed
+    /// auto: the CPUs available, followed; a number: so many at launch (at most, where teams may be
+    /// resized), and never more where they may; max: as many as without corefit at launch, then followed
     #[arg(long, default_value = "auto", value_name = "auto|N|max", value_parser = size::threads_parser(), allow_negative_numbers = true)]
     threads: Threads,
     /// Which programs may be resized while they run

@@ -11,7 +11,7 @@ use super::guest;
 /// How long a guest may take for all commands of a round: others wait for their turn meanwhile. It is asked for no more after that, and
 /// counts as one that does not answer unless only its programs' count is missing.
 const TURN: Duration = Duration::from_secs(3);
-/// An agent that does not answer is asked again after one interval, then two, and so on up to this.
+/// An agent that does not answer is asked again after two intervals, then four, and so on up to this.
 pub(super) const MOST_PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent that has not answered for so long is said not to have: others take some milliseconds.
