@@ -49,7 +49,7 @@ pub struct Controller {
     slicing: Slicing,
     /// As of the last usual time.
     pub(super) others: Option<Others>,
-    /// Where nobody arbitrates.
+    /// Those that nobody grants anything.
     pub(super) faring: Faring,
     /// Cpusets of control groups before they were sized.
     pub(super) confined: BTreeMap<VmId, CpuSet>,
@@ -72,7 +72,7 @@ pub struct Step {
     pub given: Vec<Given>,
     /// Whether a VM starves: it has got less than it should for half a minute and more. Of those where that is known.
     pub starves: BTreeMap<VmId, bool>,
-    /// Where nobody arbitrates: who gets less than it should now, and may starve later.
+    /// Of those that nobody grants anything: who gets less than it should now, and may starve later.
     pub short: Vec<String>,
     /// Whose vCPUs stay as they are, and why.
     pub kept: BTreeMap<VmId, String>,

@@ -10,6 +10,7 @@ use super::part::{may_use, online};
 use super::room::Room;
 use super::short::below;
 use super::size::whole;
+use super::starving::guaranteed;
 use super::weigh::Granted;
 use super::{Arbiter, Controller, hypothesis, pcpus};
 use crate::machine::{HostEstimate, VmEstimate, VmId, VmState};
@@ -65,23 +66,8 @@ impl Controller {
         if self.policy.arbitrate == Arbiter::Priority {
             self.gives_way(requests, &mut grants);
         }
-        let pcpus = usable.len();
-        // Where weights see to it the vCPU that each keeps is a pCPU that it is guaranteed.
-        let named = |asked: &Asked| weighs || asked.rule.min.is_some() || asked.rule.guaranteed.is_some();
-        let named = asked.iter().zip(own).filter(|(asked, _)| named(asked));
-        let sure: Vec<(&CpuSet, f64)> = named.map(|(asked, own)| (own, asked.guaranteed(weighs))).collect();
-        let guaranteed: f64 = sure.iter().map(|(_, sure)| sure).sum();
-        if guaranteed > count(pcpus) {
-            let guaranteed = Cpus(guaranteed);
-            step.notes.push(format!(
-                "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
-            ));
-        } else if let Some(set) = Room::lacks(sure, usable) {
-            step.notes.push(format!(
-                "more of pCPUs {set} are guaranteed than there are: not all VMs that may use them can get theirs"
-            ));
-        }
-        let remedy = if !weighs && crowded(asked, &grants, pcpus) { REMEDY } else { "" };
+        step.notes.extend(self.promised_too_much(asked, own, usable, seen));
+        let remedy = if !weighs && crowded(asked, &grants, usable.len()) { REMEDY } else { "" };
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
             known.granted = Some(grant.pcpus);
@@ -109,6 +95,42 @@ impl Controller {
             step.notes.extend(known.starved.1.clone());
         }
         Some(grants)
+    }
+
+    /// What is said if more is guaranteed than there is. (Who does not ask, as it cannot be sized, has its guarantee, too.)
+    fn promised_too_much(
+        &self,
+        asked: &[Asked],
+        own: &[CpuSet],
+        usable: &CpuSet,
+        seen: &HostEstimate,
+    ) -> Option<String> {
+        let weighs = self.policy.weighs();
+        let online = online(seen);
+        let silent = |(number, vm): (usize, &VmEstimate)| {
+            let asks = asked.binary_search_by_key(&number, |asked| asked.number).is_ok();
+            let sure = guaranteed(vm, &self.policy, &online).filter(|_| !asks && vm.seen.is_running_vm())?;
+            Some((may_use(&self.policy, &online, vm), sure))
+        };
+        let silent: Vec<(CpuSet, f64)> = seen.vms.iter().enumerate().filter_map(silent).collect();
+        let usable = silent.iter().fold(usable.clone(), |all, (own, _)| all.union(own));
+        let pcpus = usable.len();
+        // Where weights see to it the vCPU that each keeps is a pCPU that it is guaranteed.
+        let named = |asked: &Asked| weighs || asked.rule.min.is_some() || asked.rule.guaranteed.is_some();
+        let named = asked.iter().zip(own).filter(|(asked, _)| named(asked));
+        let named = named.map(|(asked, own)| (own, asked.guaranteed(weighs)));
+        let sure: Vec<(&CpuSet, f64)> = named.chain(silent.iter().map(|(own, sure)| (own, *sure))).collect();
+        let guaranteed: f64 = sure.iter().map(|(_, sure)| sure).sum();
+        if guaranteed > count(pcpus) {
+            let guaranteed = Cpus(guaranteed);
+            return Some(format!(
+                "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
+            ));
+        }
+        let set = Room::lacks(sure, &usable)?;
+        Some(format!(
+            "more of pCPUs {set} are guaranteed than there are: not all VMs that may use them can get theirs"
+        ))
     }
 
     /// Who has less than before, while a more important one has more, gives that back at once, whatever it had it for.
@@ -140,7 +162,7 @@ impl Controller {
     }
 
     /// pCPUs that are not to be granted, as running VMs use them that ask for none, and those that do not ask at all, up to what they are
-    /// entitled to; where weights divide as granted too, only whole ones of the latter.
+    /// entitled to or guaranteed; where weights divide as granted too, only whole ones of the latter.
     fn others(
         &self,
         asked: &[Asked],
@@ -161,7 +183,8 @@ impl Controller {
             let own = may_use(&self.policy, &pcpus, vm).intersection(usable);
             // Where that is not known, what it gets now.
             let most = entitled.as_ref().map_or(vm.activity.used, |entitled| Some(entitled.cpus(number)));
-            let uses = vm.demand?.0.min(most?.0);
+            let sure = guaranteed(vm, &self.policy, &pcpus).unwrap_or(0.0);
+            let uses = vm.demand?.0.min(most?.0.max(sure));
             // Weights divide single pCPUs, too.
             let uses = if weighs { (uses + ROUNDING).floor() } else { uses };
             (!own.is_empty()).then_some((own, uses))

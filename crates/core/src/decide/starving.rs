@@ -1,11 +1,12 @@
-//! Who starves where nobody arbitrates: no grant says then what a VM should get, but its rule does, and what is available to it.
+//! Who starves of those that nobody grants anything, as nobody arbitrates, or they cannot be sized: no grant says what such a VM should get,
+//! but its rule does, and what is available to it.
 
 use std::collections::BTreeMap;
 
 use super::controller::Step;
 use super::part::{each, may_use, online, useful};
 use super::short::{Short, below};
-use super::{Controller, Policy};
+use super::{Arbiter, Controller, Policy};
 use crate::CpuSet;
 use crate::machine::{HostEstimate, VmEstimate, VmId};
 use crate::units::count;
@@ -28,16 +29,17 @@ enum Due {
 }
 
 impl Controller {
-    /// Says who has got less than it should for half a minute, and who does now, by what happened in the usual time.
+    /// Says who has got less than it should for half a minute, and who does now, by what happened in the usual time: of those of whom
+    /// `step` does not know it by what they were granted.
     pub(super) fn fares(&mut self, usual: Option<&HostEstimate>, step: &mut Step) {
-        if self.arbiter.is_some() {
-            self.faring.clear();
-            return;
-        }
+        self.faring.retain(|id, _| !step.starves.contains_key(id));
         if let Some(seen) = usual {
             let pcpus = online(seen);
             let mut before = std::mem::take(&mut self.faring);
-            for vm in seen.vms.iter().filter(|vm| is_judged(vm, &self.policy)) {
+            let remedy = remedy(&self.policy);
+            let judged =
+                |vm: &&VmEstimate| is_judged(vm, &self.policy) && !step.starves.contains_key(&vm.seen.id);
+            for vm in seen.vms.iter().filter(judged) {
                 let (id, name) = (&vm.seen.id, &vm.seen.name);
                 let Fares { mut short, starved: (mut times, mut said) } =
                     before.remove(id).unwrap_or_default();
@@ -45,12 +47,12 @@ impl Controller {
                     let (Due::Guaranteed(pcpus) | Due::Available(pcpus)) = due;
                     let starves = short.look(true, (0, pcpus), vm, (seen.at, seen.over));
                     if !starves {
-                        step.short.push(format!("{name}: now {}", due.said(&short)));
+                        step.short.push(format!("{name}: now {}", due.said(&short, remedy)));
                     } else if said.is_none() {
                         times += 1;
                         let again = if times > 1 { format!(" (time {times})") } else { String::new() };
                         let long = "starves: for half a minute and more";
-                        said = Some(format!("{name}: {long} {}{again}", due.said(&short)));
+                        said = Some(format!("{name}: {long} {}{again}", due.said(&short, remedy)));
                     }
                 } else {
                     (short, said) = Default::default();
@@ -67,29 +69,42 @@ impl Controller {
 
 /// Whether what a VM gets is corefit's business. (Threads of a control group are counted together, and wait for each other, too.)
 fn is_judged(vm: &VmEstimate, policy: &Policy) -> bool {
-    let alone =
-        vm.seen.hands_off || vm.seen.unclear.is_some() || policy.of(&vm.seen.name).exclude == Some(true);
-    vm.seen.is_running_vm() && !vm.seen.is_group() && !alone
+    vm.seen.is_running_vm() && !vm.seen.is_group() && !left_alone(vm, policy)
+}
+
+fn left_alone(vm: &VmEstimate, policy: &Policy) -> bool {
+    vm.seen.hands_off || vm.seen.unclear.is_some() || policy.of(&vm.seen.name).exclude == Some(true)
+}
+
+/// pCPUs that a VM's rule guarantees it, as far as its cap and affinity leave them; `None` where it says nothing, and of one that is left alone.
+pub(super) fn guaranteed(vm: &VmEstimate, policy: &Policy, pcpus: &CpuSet) -> Option<f64> {
+    let min = policy.of(&vm.seen.name).min.filter(|_| !left_alone(vm, policy))?;
+    let own = may_use(policy, pcpus, vm);
+    Some(useful(vm, &own, each(vm) * f64::from(min).min(count(vm.seen.vcpus.len()))))
 }
 
 /// What it should get, where it gets less and waits.
 fn due(vm: &VmEstimate, policy: &Policy, pcpus: &CpuSet) -> Option<Due> {
-    let min = policy.of(&vm.seen.name).min.map(|min| {
-        let own = may_use(policy, pcpus, vm);
-        useful(vm, &own, each(vm) * f64::from(min).min(count(vm.seen.vcpus.len())))
-    });
-    let guaranteed = min.filter(|min| below(vm, *min)).map(Due::Guaranteed);
+    let guaranteed = guaranteed(vm, policy, pcpus).filter(|min| below(vm, *min)).map(Due::Guaranteed);
     guaranteed.or_else(|| vm.starved().map(|starved| Due::Available(starved.available.0)))
 }
 
+/// What would see to a guarantee that only a weight could.
+fn remedy(policy: &Policy) -> &'static str {
+    match (policy.arbitrate, policy.weighs()) {
+        (Arbiter::None, _) => " (arbitrate and weigh = \"grants\" would see to it)",
+        (_, false) => " (weigh = \"grants\" would see to it)",
+        (_, true) => "",
+    }
+}
+
 impl Due {
-    fn said(&self, short: &Short) -> String {
+    fn said(&self, short: &Short, remedy: &str) -> String {
         let (_, due, used) = short.fared();
         let used = used.unwrap_or_default();
         match self {
             Due::Guaranteed(_) => format!(
-                "it uses {used} pCPUs of the {due} that it is guaranteed (min), and waits: its weight gives it no more \
-                 (arbitrate and weigh = \"grants\" would see to it)"
+                "it uses {used} pCPUs of the {due} that it is guaranteed (min), and waits: its weight gives it no more{remedy}"
             ),
             Due::Available(_) => {
                 format!("it uses {used} pCPUs of the {due} that are available to it, and waits")

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use corefit_core::Weight;
 use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer, Weigher, Why};
-use corefit_core::machine::Lever;
+use corefit_core::machine::{Fixed, Lever, LeverKind};
 
 use crate::support::{ByCount, Toy, ToyVm, vm};
 
@@ -81,7 +82,7 @@ fn starving(a: Rule, used: ByCount, seconds: u32) -> (Vec<String>, Vec<bool>) {
     for _ in 0..seconds {
         let step = controller.step(&toy.observe()).unwrap();
         toy.pass(Duration::from_secs(1));
-        toy.vms.iter_mut().for_each(waits);
+        toy.vms.iter_mut().for_each(|vm| waits(vm, 2));
         notes.extend(step.notes.into_iter().filter(|note| note.contains("starves")));
         starves = step.starves.into_values().collect();
     }
@@ -89,9 +90,9 @@ fn starving(a: Rule, used: ByCount, seconds: u32) -> (Vec<String>, Vec<bool>) {
     (notes, starves)
 }
 
-/// A second of waiting, where it does not run.
-fn waits(vm: &mut ToyVm) {
-    let each = 1.0 - (vm.used)(2) / 2.0;
+/// A second of waiting, where it does not run, of all its vCPUs.
+fn waits(vm: &mut ToyVm, vcpus: u32) {
+    let each = 1.0 - (vm.used)(vcpus) / f64::from(vcpus);
     for vcpu in &mut vm.state.vcpus {
         *vcpu.counters.wait_ns.as_mut().unwrap() +=
             u64::try_from(Duration::from_secs_f64(each).as_nanos()).unwrap();
@@ -120,4 +121,37 @@ fn who_gets_next_to_nothing_is_said_to_starve_whatever_its_rule_says() {
     let (notes, starves) = starving(Rule::default(), |_| 0.1, 40);
     assert_eq!(starves, [true, false], "{notes:?}");
     assert!(notes[0].contains("it uses 0.10 pCPUs of the 1.00 that are available to it"), "{notes:?}");
+}
+
+/// Beside two that are sized `old` cannot be, and gets next to nothing by its weight.
+#[test]
+fn who_cannot_be_sized_has_its_guarantee_left_and_is_said_to_starve_though_somebody_arbitrates() {
+    for arbitrate in [Arbiter::Fcfs, Arbiter::Priority, Arbiter::MaxMin] {
+        let mut old = vm("old", 4, None, |_| 0.4);
+        old.state.fixed = vec![Fixed { lever: LeverKind::Online, reason: "no agent answers".into() }];
+        old.state.weight = Some(Weight(50.0));
+        let mut toy = Toy::new(8, vec![old, vm("a", 8, None, f64::from), vm("b", 8, None, f64::from)]);
+        let mut policy = Policy { size: Sizer::None, arbitrate, ..Policy::default() };
+        let rule = |name: &str, min| Rule { name: name.into(), min: Some(min), ..Rule::default() };
+        policy.vm = vec![rule("old", 4)];
+        let mut controller = Controller::new(policy.clone());
+        let mut said = Vec::new();
+        for _ in 0..40 {
+            let step = controller.step(&toy.observe()).unwrap();
+            toy.obey(&mut controller, &step);
+            toy.pass(Duration::from_secs(1));
+            waits(&mut toy.vms[0], 4);
+            said = step.notes.into_iter().filter(|note| note.starts_with("old: starves")).collect();
+            said.extend(step.starves.get(&toy.vms[0].state.id).map(ToString::to_string));
+        }
+        assert!(toy.online(1) + toy.online(2) <= 4, "{arbitrate:?}: {} and {}", toy.online(1), toy.online(2));
+        let note = "old: starves: for half a minute and more it uses 0.40 pCPUs of the 4.00 that it is guaranteed (min), and waits: its \
+                    weight gives it no more (weigh = \"grants\" would see to it)";
+        assert_eq!(said, [note, "true"], "{arbitrate:?}");
+        policy.vm.push(rule("a", 5));
+        controller.reconfigure(policy);
+        let notes = controller.step(&toy.observe()).unwrap().notes;
+        let note = "9.00 pCPUs are guaranteed, more than the 8 that there are: not all VMs can get theirs";
+        assert!(notes.iter().any(|said| said == note), "{arbitrate:?}: {notes:?}");
+    }
 }
