@@ -102,8 +102,8 @@ impl Arbitrate for MaxMin {
         let absent = self.known.iter_mut().filter(|(id, _)| !here.contains(id));
         absent.for_each(|(_, known)| known.last = 0);
         // Others give at once what is guaranteed to who wants it now.
-        let claimed = (0..requests.len())
-            .any(|i| given[i] <= requests[i].sure() && before[i].is_some_and(|before| before < given[i]));
+        let claimed =
+            (0..requests.len()).any(|i| before[i].is_some_and(|before| before < requests[i].sure()));
         let grant = |(i, request): (usize, &Request)| {
             self.known.entry(request.id.clone()).or_default().last = given[i];
             let taken = given[i] < request.wanted() && before[i].is_some_and(|before| before > given[i]);

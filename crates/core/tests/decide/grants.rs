@@ -255,7 +255,7 @@ fn who_may_not_search_has_vcpu_bals_number() {
 #[test]
 fn who_hardly_runs_takes_nothing_from_who_does() {
     for arbitrate in [Arbiter::Fcfs, Arbiter::Priority, Arbiter::MaxMin] {
-        let idle = |name| vm(name, 2, None, |_| 0.01);
+        let idle = |name| vm(name, 4, None, |_| 0.01);
         let mut toy =
             Toy::new(8, vec![vm("busy", 8, None, f64::from), idle("a"), idle("b"), idle("c"), idle("d")]);
         let mut policy = Policy { size: Sizer::None, arbitrate, ..Policy::default() };
@@ -264,8 +264,12 @@ fn who_hardly_runs_takes_nothing_from_who_does() {
         toy.rule(&mut controller, 20);
         assert_eq!((toy.online(0), toy.online(1), toy.online(2)), (8, 2, 1), "{arbitrate:?}");
         toy.vms[1].used = f64::from;
-        toy.rule(&mut controller, 3);
-        assert_eq!((toy.online(0), toy.online(1)), (6, 2), "{arbitrate:?}: at once, without the dwell");
+        toy.rule(&mut controller, 2);
+        let (busy, a) = (toy.online(0), toy.online(1));
+        assert!(
+            a >= 2 && busy <= 6 && busy + a <= 8,
+            "{arbitrate:?}: {busy} and {a}, at once, without the dwell"
+        );
     }
 }
 
