@@ -7,7 +7,8 @@
 //!
 //! A VM keeps a vCPU, and one without agent keeps all, whatever it was granted: then the host's weights divide the
 //! pCPUs, and they know no priorities. Here each gets what it is guaranteed, and of the rest a part in proportion to
-//! what it was granted beyond. Among siblings the sum of weights stays, so whoever takes no part in it is not concerned.
+//! what it was granted beyond. Among siblings the sum of weights stays, so whoever takes no part in it is not concerned, as far as the host
+//! takes such weights.
 //!
 //! A VM weighs less, or all weigh again what they did, only once that was so for the dwell; more, as soon as others leave it.
 
@@ -17,16 +18,16 @@ use std::time::Duration;
 use super::part::{may_use, online};
 use super::{Action, Fate, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
-use crate::machine::{HostEstimate, Lever, LeverKind, Role, Value, VmId, VmState};
+use crate::machine::{HostEstimate, Lever, LeverKind, Role, Value, VmEstimate, VmId, VmState};
 use crate::units::count;
 use crate::{CpuSet, Time, Weight};
 
 /// Of what is guaranteed to who gives way to more important ones he keeps this part. Ours.
 const LITTLE: f64 = 0.1;
-/// The least weight, of Linux and of what libvirt takes.
-const LEAST: f64 = 2.0;
-/// The greatest that every kernel takes (control groups v2), for VMs that did not weigh more before.
-const MOST: f64 = 10_000.0;
+/// The least and the greatest weight that every host takes: control groups v1 have 2 to 262,144, v2 1 to 10,000.
+const EVERYWHERE: (f64, f64) = (2.0, 10_000.0);
+/// Those of a host on which a VM weighs less, or more, than that.
+const WIDER: (f64, f64) = (1.0, 262_144.0);
 
 /// A VM that pCPUs were granted to.
 #[derive(Clone, Copy, Debug)]
@@ -253,21 +254,35 @@ impl Weighing {
         let here: BTreeSet<&VmId> = siblings.values().flatten().map(|vm| vm.id).collect();
         let others = self.vms.iter_mut().filter(|(id, _)| !here.contains(id));
         others.for_each(|(_, known)| known.less = None);
+        let bounds = self.bounds();
         let mut targets = BTreeMap::new();
-        for mut vms in siblings.into_values() {
+        for (parent, mut vms) in siblings {
             let weight: f64 = vms.iter().map(|vm| vm.base).sum();
             let whole: f64 = vms.iter().map(|vm| vm.part).sum();
             self.hold(&mut vms, weight / whole, seen.at, policy);
-            for vm in vms {
+            let held: Vec<f64> = vms.iter().map(|vm| vm.held / vm.times).collect();
+            let alone = |vm: &VmEstimate| vm.seen.parent.as_deref() != parent || here.contains(&vm.seen.id);
+            let weights = taken(&held, bounds, seen.vms.iter().all(alone));
+            let all: f64 = vms.iter().zip(&weights).map(|(vm, weight)| weight * vm.times).sum();
+            for (vm, weight) in vms.iter().zip(weights) {
                 let Some(known) = self.vms.get_mut(vm.id) else { continue };
                 known.held = Some(vm.held);
-                let target = (vm.held / vm.times).round().clamp(LEAST, MOST.max(known.base));
-                // What is guaranteed may be more than there is.
-                let part = vm.held * whole.min(pcpus) / weight;
-                targets.insert(vm.id.clone(), Target { weight: target, part });
+                // By what is written; what is guaranteed may be more than there is.
+                let part = weight * vm.times * whole.min(pcpus) / all;
+                targets.insert(vm.id.clone(), Target { weight, part });
             }
         }
         targets
+    }
+
+    /// The least and the greatest weight that the host takes, as far as it shows.
+    fn bounds(&self) -> (f64, f64) {
+        let (least, most) = EVERYWHERE;
+        let bases = || self.vms.values().map(|known| known.base);
+        (
+            if bases().any(|base| base < least) { WIDER.0 } else { least },
+            if bases().any(|base| base > most) { WIDER.1 } else { most },
+        )
     }
 
     /// From what siblings weigh to what they should, `each` for a pCPU: less after the dwell, or at once for one that is more important or has
@@ -362,6 +377,16 @@ fn guarantees(granted: &[Granted], pcpus: f64) -> (Vec<f64>, f64) {
     let part = |granted: &Granted| wanted[&std::cmp::Reverse(granted.priority)];
     let sure = granted.iter().map(|granted| granted.guaranteed * part(granted)).collect();
     (sure, granted.iter().map(|granted| claims(granted) * part(granted)).sum())
+}
+
+/// Whole weights that a host takes, in the proportion of these as far as that can be: less than these where one would be too great, more where
+/// one would be too small and siblings are `alone`, for others would lose by that.
+fn taken(weights: &[f64], (least, most): (f64, f64), alone: bool) -> Vec<f64> {
+    let smallest = weights.iter().copied().fold(f64::INFINITY, f64::min);
+    let greatest = weights.iter().copied().fold(0.0, f64::max);
+    let more = if alone { (least / smallest).max(1.0) } else { 1.0 };
+    let times = more.min(most / greatest);
+    weights.iter().map(|weight| (times * weight).round().clamp(least, most)).collect()
 }
 
 /// Whether two weights are the same: they are whole numbers.

@@ -251,3 +251,41 @@ fn a_weight_that_is_written_late_is_no_administrators() {
     toy.rule(&mut controller, 30);
     assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
 }
+
+/// `low` and `high` are to have a quarter of a pCPU, or as much as is guaranteed, and the rest of two.
+#[test]
+fn weights_that_the_host_does_not_take_are_not_written_and_no_part_is_told_that_they_do_not_give() {
+    let ends = |before: [f64; 2], least: f64, beside: bool| {
+        let (mut toy, mut policy) = contest();
+        toy.vms[1].used = f64::from;
+        policy.vm[0].guaranteed = Some(least);
+        (toy.vms[0].state.weight, toy.vms[1].state.weight) =
+            (Some(Weight(before[0])), Some(Weight(before[1])));
+        if beside {
+            toy.vms.push(vm("apart", 2, None, f64::from));
+            toy.vms[2].state.weight = Some(Weight(before[0]));
+            policy.vm.push(Rule { name: "apart".into(), exclude: Some(true), ..Rule::default() });
+        }
+        let mut controller = Controller::new(policy);
+        let mut told = [0.0; 2];
+        for _ in 0..20 {
+            let step = controller.step(&toy.observe()).unwrap();
+            for action in &step.plan.actions {
+                if let Why::Weighed { part } = action.why {
+                    told[usize::from(action.name == "high")] = part.0;
+                }
+            }
+            toy.obey(&mut controller, &step);
+            toy.pass(Duration::from_secs(1));
+        }
+        (toy.weights()[..2].to_vec(), told.map(|part| (100.0 * part).round() / 100.0))
+    };
+    assert_eq!(ends([3.0, 3.0], 0.25, false), (vec![2.0, 14.0], [0.25, 1.75]), "2 is the least");
+    assert_eq!(ends([1.0, 1.0], 0.25, false), (vec![1.0, 7.0], [0.0, 1.75]), "v2, where 1 is; it stays");
+    assert_eq!(ends([10_000.0, 10_000.0], 0.25, false), (vec![1429.0, 10_000.0], [0.25, 0.0]), "it stays");
+    assert_eq!(ends([100_000.0, 1024.0], 0.25, false), (vec![12_628.0, 88_396.0], [0.25, 1.75]), "v1");
+    let (weights, told) = ends([1000.0, 1000.0], 0.0001, false);
+    assert_eq!((weights, told), (vec![2.0, 10_000.0], [0.0, 2.0]), "as far as can be");
+    // Another one with the same parent would lose.
+    assert_eq!(ends([3.0, 3.0], 0.25, true).0, [2.0, 5.0]);
+}
