@@ -236,7 +236,7 @@ impl Controller {
             step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);
         }
         step.plan.actions.extend(self.ask_again(&seen, &step.kept));
-        let granted = self.granted(&asked, &requests.0, grants.as_deref(), usable.len());
+        let granted = self.granted(&asked, &requests, grants.as_deref());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &usable, &self.policy));
         if let Some(usual) = usual {
             self.light.clear();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::arbitrate::{Grant, Request};
 use super::asked::Asked;
 use super::controller::Step;
+use super::island::running;
 use super::known::Known;
 use super::part::{may_use, online};
 use super::room::Room;
@@ -18,10 +19,10 @@ use crate::units::count;
 use crate::{CpuSet, Cpus};
 
 /// What helps who gets less than it was granted.
-const REMEDY: &str = ": vCPUs that stay are more than there are pCPUs, which only weights divide as granted (weigh = \"grants\")";
+const REMEDY: &str = ": vCPUs that stay are more than there are pCPUs for them, which only weights divide as granted (weigh = \"grants\")";
 
 /// What measuring adds, in pCPUs.
-const ROUNDING: f64 = 0.1;
+pub(super) const ROUNDING: f64 = 0.1;
 
 /// Who asked, and pCPUs that were not to be granted.
 pub(super) type Others = (Vec<VmId>, Vec<(CpuSet, f64)>);
@@ -67,7 +68,7 @@ impl Controller {
             self.gives_way(requests, &mut grants);
         }
         step.notes.extend(self.promised_too_much(asked, own, usable, seen));
-        let remedy = if !weighs && crowded(asked, &grants, usable.len()) { REMEDY } else { "" };
+        let remedy = if !weighs && crowded(asked, own, &grants, usable) { REMEDY } else { "" };
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
             known.granted = Some(grant.pcpus);
@@ -193,28 +194,27 @@ impl Controller {
     }
 
     /// What was granted, for weights; nothing if they are not to follow it.
-    pub(super) fn granted(
+    pub(super) fn granted<'a>(
         &self,
         asked: &[Asked],
-        requests: &[Request],
+        (requests, own): &'a (Vec<Request>, Vec<CpuSet>),
         grants: Option<&[Grant]>,
-        pcpus: usize,
-    ) -> Vec<Granted> {
+    ) -> Vec<Granted<'a>> {
         let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
-        // What nobody asks for, as he keeps it anyway, may be more than there is.
-        let kept = |asked: &Asked| asked.wants.unwrap_or(0.0).min(asked.guaranteed(true));
-        let too_much = asked.iter().map(kept).sum::<f64>() > count(pcpus) + ROUNDING;
-        let granted = |((asked, request), grant): ((&Asked, &Request), &Grant)| Granted {
-            number: asked.number,
-            pcpus: grant.pcpus,
-            short: too_much || request.wanted() > grant.pcpus,
-            guaranteed: asked.guaranteed(true),
-            most: asked.useful,
-            wants: asked.wants.unwrap_or(f64::INFINITY),
-            priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
-            vcpus: asked.stay(grant.pcpus),
-        };
-        asked.iter().zip(requests).zip(grants).map(granted).collect()
+        let granted =
+            |(((asked, request), own), grant): (((&Asked, &Request), &'a CpuSet), &Grant)| Granted {
+                number: asked.number,
+                own,
+                pcpus: grant.pcpus,
+                short: request.wanted() > grant.pcpus,
+                guaranteed: asked.guaranteed(true),
+                keeps: asked.wants.unwrap_or(0.0).min(asked.guaranteed(true)),
+                most: asked.useful,
+                wants: asked.wants.unwrap_or(f64::INFINITY),
+                priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
+                vcpus: asked.stay(grant.pcpus),
+            };
+        asked.iter().zip(requests).zip(own).zip(grants).map(granted).collect()
     }
 }
 
@@ -234,9 +234,11 @@ impl Known {
     }
 }
 
-/// Whether more vCPUs stay than there are pCPUs.
-fn crowded(asked: &[Asked], grants: &[Grant], pcpus: usize) -> bool {
-    asked.iter().zip(grants).map(|(asked, grant)| asked.stay(grant.pcpus) as usize).sum::<usize>() > pcpus
+/// Whether more vCPUs stay than there are pCPUs, of all or of those that some may use.
+fn crowded(asked: &[Asked], own: &[CpuSet], grants: &[Grant], usable: &CpuSet) -> bool {
+    let stay = asked.iter().zip(own).zip(grants);
+    let stay = stay.map(|((asked, own), grant)| (own, running(asked.stay(grant.pcpus) as usize, own)));
+    Room::lacks(stay, usable).is_some()
 }
 
 /// One more than they ask for to those who run, of what is left, and only as long as it is: a guest with no vCPU that idles cannot show

@@ -18,6 +18,7 @@ mod cpusets;
 mod demand;
 mod granting;
 mod hypothesis;
+mod island;
 mod known;
 mod lighten;
 mod max_min;
@@ -205,7 +206,7 @@ pub enum Why {
     AskedAgain,
     /// Its weight is to give it what it was granted.
     #[error(
-        "{part} pCPUs are its part by what was granted and guaranteed, and more vCPUs stay than there are pCPUs"
+        "{part} pCPUs are its part by what was granted and guaranteed, and more vCPUs stay than there are pCPUs for them"
     )]
     Weighed {
         /// pCPUs.

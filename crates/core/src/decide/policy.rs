@@ -145,7 +145,7 @@ pub enum Weigher {
     /// What they do.
     #[default]
     None,
-    /// As [`Arbiter`] grants, while somebody is short and more vCPUs stay than there are pCPUs.
+    /// As [`Arbiter`] grants, while somebody is short and more vCPUs stay than there are pCPUs for them.
     Grants,
 }
 

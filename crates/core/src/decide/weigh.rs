@@ -1,7 +1,7 @@
 //! Weights that follow what was granted, where numbers of vCPUs alone cannot.
 //!
 //! ```text
-//! grants, guarantees ──▶ somebody is short, and more vCPUs stay than there are pCPUs?
+//! grants, guarantees ──▶ somebody is short, and more vCPUs stay than there are pCPUs that they share?
 //!                           yes: weights by parts, their sum kept      no: as they were
 //! ```
 //!
@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::part::{may_use, online};
+use super::island::islands;
 use super::{Action, Fate, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
 use crate::machine::{HostEstimate, Lever, LeverKind, Role, Value, VmEstimate, VmId, VmState};
@@ -31,15 +31,19 @@ const WIDER: (f64, f64) = (1.0, 262_144.0);
 
 /// A VM that pCPUs were granted to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Granted {
+pub(super) struct Granted<'a> {
     /// Its number in [`HostEstimate::vms`].
     pub number: usize,
+    /// pCPUs that it may use.
+    pub own: &'a CpuSet,
     /// pCPUs that it was granted.
     pub pcpus: u32,
     /// It asked for more.
     pub short: bool,
     /// pCPUs that it gets in any case, as a part of one too.
     pub guaranteed: f64,
+    /// pCPUs of these that it wants: it does not ask for them, as it keeps them anyway.
+    pub keeps: f64,
     /// pCPUs that it could use, within its cap.
     pub most: f64,
     /// pCPUs that it wants, as far as is known.
@@ -57,8 +61,6 @@ pub(super) struct Weighing {
     /// What those weighed whose weight is ours, as the journal has it.
     before: BTreeMap<VmId, Weight>,
     changed: Option<Time>,
-    /// Since when nobody is short, or numbers of vCPUs see to it.
-    enough: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +76,8 @@ struct Known {
     held: Option<f64>,
     /// Since when it was to be less, and the most that it was to be since then.
     less: Option<(Time, f64)>,
+    /// Since when nobody is short of the pCPUs that it shares, or numbers of vCPUs see to it.
+    enough: Option<Time>,
 }
 
 /// One of those whose weights are compared. Weights are times as how many it counts.
@@ -91,8 +95,8 @@ struct Sibling<'a> {
 
 /// What a VM that pCPUs were granted to is to get of them.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    granted: Granted,
+struct Part<'a> {
+    granted: Granted<'a>,
     /// pCPUs, and those of them that it is guaranteed.
     all: f64,
     sure: f64,
@@ -111,28 +115,41 @@ impl Weighing {
     pub(super) fn step(
         &mut self,
         seen: &HostEstimate,
-        granted: &[Granted],
+        granted: &[Granted<'_>],
         usable: &CpuSet,
         policy: &Policy,
     ) -> Vec<Action> {
         let ours = !self.before.is_empty() || self.vms.values().any(|known| known.wrote.is_some());
         if granted.is_empty() && !ours {
-            (self.vms, self.enough) = (BTreeMap::new(), None);
+            self.vms = BTreeMap::new();
             return Vec::new();
         }
         self.settle(seen);
-        let mut targets = BTreeMap::new();
-        if contended(seen, granted, usable, policy) {
-            self.enough = None;
-            targets = self.targets(seen, &parts(seen, granted, usable.len()), count(usable.len()), policy);
-        } else {
-            let since = *self.enough.get_or_insert(seen.at);
-            let back = granted.is_empty() || seen.at.since(since) >= policy.dwell();
-            for known in self.vms.values_mut() {
-                (known.held, known.less) = (known.held.filter(|_| !back), None);
+        let (mut targets, mut calm) = (BTreeMap::new(), BTreeSet::new());
+        let mut all_calm = true;
+        for island in islands(seen, granted, usable, policy) {
+            if island.is_contended() {
+                all_calm = false;
+                let (parts, pcpus) = (parts(seen, &island.granted, island.pcpus.len()), island.pcpus.len());
+                targets.extend(self.targets(seen, &parts, count(pcpus), policy));
+            } else {
+                calm.extend(island.granted.iter().map(|granted| &seen.vms[granted.number].seen.id));
             }
-            if !back {
-                return Vec::new();
+        }
+        // Those that nothing was granted are as they were at once, unless all is calm.
+        let mut wait = BTreeSet::new();
+        for (id, known) in &mut self.vms {
+            // Of who was not among them for a moment it is not known that he was to weigh less all the time.
+            known.less.take_if(|_| !targets.contains_key(id));
+            if !all_calm && !calm.contains(id) {
+                known.enough = None;
+                continue;
+            }
+            let since = *known.enough.get_or_insert(seen.at);
+            if granted.is_empty() || seen.at.since(since) >= policy.dwell() {
+                known.held = None;
+            } else {
+                wait.insert(id.clone());
             }
         }
         if self.changed.is_some_and(|at| seen.at.since(at) < Duration::from_millis(policy.lever_ms)) {
@@ -144,7 +161,7 @@ impl Weighing {
             let back = same(target, known.base) && !same(now, target);
             let far = (target - now).abs() > policy.deadband * now;
             let free = known.usable(vm, seen.at) && (known.wrote.is_some() || targets.contains_key(&vm.id));
-            (free && (back || far)).then_some((now, target))
+            (free && !wait.contains(&vm.id) && (back || far)).then_some((now, target))
         };
         let action = |vm: &VmState, (now, to): (f64, f64)| {
             let [now, to] = [now, to].map(|weight| Value::Weight(Weight(weight)));
@@ -209,6 +226,7 @@ impl Weighing {
                 refused: false,
                 held: None,
                 less: None,
+                enough: None,
             });
             if known.late.take_if(|late| same(*late, now)).is_some() {
                 known.wrote = Some(now);
@@ -224,7 +242,7 @@ impl Weighing {
     fn targets(
         &mut self,
         seen: &HostEstimate,
-        parts: &BTreeMap<VmId, Part>,
+        parts: &BTreeMap<VmId, Part<'_>>,
         pcpus: f64,
         policy: &Policy,
     ) -> BTreeMap<VmId, Target> {
@@ -250,10 +268,7 @@ impl Weighing {
             });
         }
         siblings.retain(|_, vms| vms.len() > 1);
-        // Of who was not among them for a moment it is not known that he was to weigh less all the time.
         let here: BTreeSet<&VmId> = siblings.values().flatten().map(|vm| vm.id).collect();
-        let others = self.vms.iter_mut().filter(|(id, _)| !here.contains(id));
-        others.for_each(|(_, known)| known.less = None);
         let bounds = self.bounds();
         let mut targets = BTreeMap::new();
         for (parent, mut vms) in siblings {
@@ -324,44 +339,28 @@ impl Known {
     }
 }
 
-/// Whether somebody has less than it asked for, and numbers of vCPUs do not see to the rest.
-fn contended(seen: &HostEstimate, granted: &[Granted], usable: &CpuSet, policy: &Policy) -> bool {
-    if !granted.iter().any(|granted| granted.short) {
-        return false;
-    }
-    let online = online(seen);
-    let stays = |number: usize| {
-        let found = granted.binary_search_by_key(&number, |granted| granted.number);
-        let vm = &seen.vms[number];
-        match found {
-            Ok(at) => granted[at].vcpus as usize,
-            Err(_) if may_use(policy, &online, vm).meets(usable) => vm.seen.online().len(),
-            Err(_) => 0,
-        }
-    };
-    let running = (0..seen.vms.len()).filter(|n| seen.vms[*n].seen.is_running_vm());
-    running.map(stays).sum::<usize>() > usable.len()
-}
-
 /// What each VM's part is, in pCPUs.
-fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmId, Part> {
+fn parts<'a>(seen: &HostEstimate, granted: &[Granted<'a>], pcpus: usize) -> BTreeMap<VmId, Part<'a>> {
     let beyond =
-        |granted: &Granted| (f64::from(granted.pcpus).min(granted.most) - granted.guaranteed).max(0.0);
+        |granted: &Granted<'_>| (f64::from(granted.pcpus).min(granted.most) - granted.guaranteed).max(0.0);
     let (sure, guaranteed) = guarantees(granted, count(pcpus));
     let wanted: f64 = granted.iter().map(beyond).sum();
     let left = (count(pcpus) - guaranteed).max(0.0);
     let factor = if wanted > left { left / wanted } else { 1.0 };
-    let id = |granted: &Granted| seen.vms[granted.number].seen.id.clone();
-    let part =
-        |granted: &Granted, sure: f64| Part { granted: *granted, all: sure + factor * beyond(granted), sure };
+    let id = |granted: &Granted<'_>| seen.vms[granted.number].seen.id.clone();
+    let part = |granted: &Granted<'a>, sure: f64| Part {
+        granted: *granted,
+        all: sure + factor * beyond(granted),
+        sure,
+    };
     granted.iter().zip(sure).map(|(granted, sure)| (id(granted), part(granted, sure))).collect()
 }
 
 /// What is guaranteed to each, as far as it fits: the more important first, equally important ones in proportion. Nobody gets nothing.
 /// And what of that is missing to others: where not all fits, what is not wanted is not.
-fn guarantees(granted: &[Granted], pcpus: f64) -> (Vec<f64>, f64) {
+fn guarantees(granted: &[Granted<'_>], pcpus: f64) -> (Vec<f64>, f64) {
     let all: f64 = granted.iter().map(|granted| granted.guaranteed).sum();
-    let claims = |granted: &Granted| {
+    let claims = |granted: &Granted<'_>| {
         if all > pcpus { granted.guaranteed.min(granted.wants) } else { granted.guaranteed }
     };
     let mut wanted: BTreeMap<std::cmp::Reverse<i32>, f64> = BTreeMap::new();
@@ -374,7 +373,7 @@ fn guarantees(granted: &[Granted], pcpus: f64) -> (Vec<f64>, f64) {
         left -= *wanted * fits;
         *wanted = fits.max(LITTLE);
     }
-    let part = |granted: &Granted| wanted[&std::cmp::Reverse(granted.priority)];
+    let part = |granted: &Granted<'_>| wanted[&std::cmp::Reverse(granted.priority)];
     let sure = granted.iter().map(|granted| granted.guaranteed * part(granted)).collect();
     (sure, granted.iter().map(|granted| claims(granted) * part(granted)).sum())
 }

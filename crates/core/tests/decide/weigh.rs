@@ -289,3 +289,85 @@ fn weights_that_the_host_does_not_take_are_not_written_and_no_part_is_told_that_
     // Another one with the same parent would lose.
     assert_eq!(ends([3.0, 3.0], 0.25, true).0, [2.0, 5.0]);
 }
+
+/// It may use these pCPUs only, and keeps its vCPUs.
+fn on(pcpus: &str, name: &str, vcpus: usize, used: ByCount) -> ToyVm {
+    let mut one = vm(name, vcpus, None, used);
+    one.state.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = pcpus.parse().ok());
+    one.state.fixed = vec![Fixed { lever: LeverKind::Online, reason: "no agent answers".into() }];
+    one
+}
+
+fn important(name: &str) -> Rule {
+    Rule { name: name.into(), priority: Some(1), ..Rule::default() }
+}
+
+/// 13 vCPUs on 16 pCPUs, of which 12 are on eight.
+#[test]
+fn weights_follow_grants_where_some_pcpus_are_crowded_though_others_are_free() {
+    let crowd = ["hi", "c", "d"].map(|name| on("0-7", name, 4, f64::from));
+    let mut toy = Toy::new(16, crowd.into_iter().chain([on("8-15", "web", 1, f64::from)]).collect());
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, ..Policy::default() };
+    let policy = Policy { weigh: Weigher::Grants, vm: vec![important("hi")], ..policy };
+    toy.rule(&mut Controller::new(policy), 20);
+    assert_eq!(
+        toy.weights(),
+        [1536.0, 1152.0, 384.0, 1024.0],
+        "4, 3 and 1 of 8 pCPUs, and one that is not concerned"
+    );
+}
+
+/// Each has one vCPU, which it keeps: three on two pCPUs.
+#[test]
+fn weights_divide_some_pcpus_of_which_more_is_kept_than_there_is_though_others_are_free() {
+    let two_thirds = |_| 2.0 / 3.0;
+    let one = |name| on("0-1", name, 1, two_thirds);
+    let mut toy = Toy::new(8, vec![one("hi"), one("a"), one("b"), on("2-7", "web", 1, |_| 0.5)]);
+    toy.vms.iter_mut().for_each(|vm| vm.state.fixed.clear());
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, ..Policy::default() };
+    let run = |toy: &mut Toy, weigh| {
+        let mut controller = Controller::new(Policy { weigh, vm: vec![important("hi")], ..policy.clone() });
+        let mut notes = Vec::new();
+        for _ in 0..40 {
+            let step = controller.step(&toy.observe()).unwrap();
+            toy.obey(&mut controller, &step);
+            toy.pass(Duration::from_secs(1));
+            for vm in &mut toy.vms[..3] {
+                *vm.state.vcpus[0].counters.wait_ns.as_mut().unwrap() += 333_000_000;
+            }
+            notes = step.notes;
+        }
+        notes
+    };
+    let notes = run(&mut toy, Weigher::None);
+    let hint = |note: &String| note.starts_with("hi: has wanted") && note.contains("weigh = \"grants\"");
+    assert!(notes.iter().any(hint), "{notes:#?}");
+    run(&mut toy, Weigher::Grants);
+    assert_eq!(toy.weights(), [1536.0, 768.0, 768.0, 1024.0], "1, 0.5 and 0.5 of 2 pCPUs");
+}
+
+/// Who has all that it asked for, elsewhere, keeps its weight; and gets it back after the dwell though others are short.
+#[test]
+fn who_is_short_of_other_pcpus_changes_no_weight_here() {
+    let crowd = |pcpus: &str, names: [&str; 2], used| names.map(|name| on(pcpus, name, 4, used)).into_iter();
+    let vms = crowd("0-3", ["a", "b"], f64::from).chain(crowd("4-7", ["c", "d"], now_and_then)).collect();
+    let mut toy = Toy::new(8, vms);
+    toy.vms[3].state.weight = Some(Weight(3072.0));
+    let policy = Policy {
+        size: Sizer::None,
+        arbitrate: Arbiter::Priority,
+        weigh: Weigher::Grants,
+        dwell_ms: 10_000,
+        vm: vec![important("a"), important("c")],
+        ..Policy::default()
+    };
+    let mut controller = Controller::new(policy);
+    let all = weights(&mut toy, &mut controller, |_| false, 20);
+    assert_eq!(all.last().unwrap(), &[1536.0, 512.0, 1024.0, 3072.0], "3 and 1 of 4");
+    let all = weights(&mut toy, &mut controller, |_| true, 20);
+    assert_eq!(all.last().unwrap(), &[1536.0, 512.0, 3072.0, 1024.0]);
+    let all = weights(&mut toy, &mut controller, |_| false, 40);
+    let back = all.iter().position(|weights| weights[2] == 1024.0).unwrap();
+    assert!(back >= DWELL, "{back}");
+    assert_eq!(all.last().unwrap(), &[1536.0, 512.0, 1024.0, 3072.0]);
+}
