@@ -46,9 +46,9 @@ pub(super) fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) ->
     actions
 }
 
-/// Whether a placement is better by enough: fewer vCPUs may use reserved pCPUs, whatever that costs; else fewer are stacked,
-/// pins that cannot work go, fewer vCPUs are far from their memory, the predicted throughput grows by more than [`WORTH`], or
-/// who is to be together or apart is, by [`WORTH_PAIRS`]; and never if more are stacked.
+/// Whether a placement is better by enough: fewer vCPUs may use reserved pCPUs, whatever that costs. Where as many may it is better if
+/// fewer are stacked, or if no more are and pins that cannot work go, fewer vCPUs are far from their memory, the predicted throughput
+/// grows by more than [`WORTH`], or who is to be together or apart is, by [`WORTH_PAIRS`].
 #[must_use]
 pub(super) fn worthwhile(problem: &Problem, found: &Placement) -> bool {
     let now = place(problem, Policy::None);
