@@ -245,13 +245,17 @@ impl Controller {
         step.notes.extend(self.light.iter().cloned());
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
+            let tried = self.known.iter().filter(|(_, known)| known.trying).map(|(id, _)| id);
+            let tried: BTreeSet<&VmId> = tried.collect();
+            let after = after(&seen, &asked, &step.plan.actions);
+            let after = after.as_ref().unwrap_or(&seen);
             // What numbers of vCPUs bring is not to be measured under other pins each time.
-            if self.known.values().any(|known| known.trying) {
-                step.plan.actions.extend(placer.wait(now));
+            step.plan.actions.extend(if tried.is_empty() {
+                placer.place(now, after, policy)
             } else {
-                let after = after(&seen, &asked, &step.plan.actions);
-                step.plan.actions.extend(placer.place(now, after.as_ref().unwrap_or(&seen), policy));
-            }
+                placer.wait(now, after, policy, &tried)
+            });
+            step.notes.extend(placer.notes(now.at));
             step.notes.extend(classes(policy, &seen));
         }
         step.plan.actions.extend(self.shaping.step(now, policy));

@@ -4,7 +4,7 @@
 //!          placed            window over
 //! Resting ────────▶ Trying ──────────────▶ no less than before: it stays
 //!    ▲                 │ less by more than the deadband
-//!    └── put back ◀────┘   (the rest is twice as long each time)
+//!    └── put back ◀────┘   (the rest is twice as long each time, until none cost work for a while)
 //! ```
 //!
 //! Placements are chosen by the throughput that a model predicts. They are judged by progress alone: who counts nothing says
@@ -75,6 +75,11 @@ impl Moved {
     /// Whether nothing is to be placed for a while.
     pub(super) fn rests(&self, at: Time) -> bool {
         at < self.until || !self.undo.0.is_empty()
+    }
+
+    /// How long that lasts, as one cost work.
+    pub(super) fn rest(&self, at: Time) -> Option<Duration> {
+        (at < self.until).then_some(self.rest)
     }
 
     /// A placement is asked for.
@@ -162,7 +167,9 @@ impl Moved {
             self.before = trial.since;
             return Vec::new();
         }
-        self.rest = longer(self.rest);
+        // Long after the last one that cost work it is another host, so to speak.
+        let anew = now.at >= self.until + 3 * self.rest.max(policy.window());
+        self.rest = longer(if anew { Duration::ZERO } else { self.rest });
         self.until = now.at + self.rest;
         self.undo = (trial.done, now.at);
         self.put_back(now)
@@ -219,8 +226,9 @@ mod tests {
         now: Snapshot,
         /// What is asked for is not done.
         fails: Option<fn() -> MachineError>,
-        /// Numbers of vCPUs are tried.
+        /// Numbers of vCPUs are tried, of others or of this VM, too.
         races: bool,
+        tries: bool,
     }
 
     impl Toy {
@@ -228,7 +236,7 @@ mod tests {
             let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
             let mut now = stacked(0);
             now.vms[0].progress = Some(0.0);
-            Toy { placer: placer(&policy).unwrap(), policy, now, fails: None, races: false }
+            Toy { placer: placer(&policy).unwrap(), policy, now, fails: None, races: false, tries: false }
         }
 
         fn vm(&mut self) -> &mut VmState {
@@ -237,6 +245,12 @@ mod tests {
 
         fn sets(&self) -> [String; 2] {
             [0, 1].map(|vcpu: usize| self.now.vms[0].vcpus[vcpu].affinity.as_ref().unwrap().to_string())
+        }
+
+        fn pin(&mut self, sets: [&str; 2]) {
+            for (vcpu, set) in self.vm().vcpus.iter_mut().zip(sets) {
+                vcpu.affinity = set.parse().ok();
+            }
         }
 
         /// A second in which it counts so many units on one pCPU, and so many on two, and is so busy; whether something is
@@ -255,7 +269,10 @@ mod tests {
             }
             let seen = estimate(&before, &self.now).unwrap();
             let actions = match self.races {
-                true => self.placer.wait(&self.now),
+                true => {
+                    let tried = self.now.vms.iter().map(|vm| &vm.id).filter(|_| self.tries).collect();
+                    self.placer.wait(&self.now, &seen, &self.policy, &tried)
+                }
                 false => self.placer.place(&self.now, &seen, &self.policy),
             };
             for action in &actions {
@@ -283,6 +300,62 @@ mod tests {
         let mut toy = Toy::new();
         assert_eq!(toy.seconds(200, [100.0, 80.0], 1.0), [3, 7, 40, 44, 107, 111], "30 s, then 60");
         assert_eq!(toy.sets(), ["0", "0"]);
+    }
+
+    #[test]
+    fn the_rest_is_short_again_after_a_time_in_which_no_placement_cost_work() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(10, [100.0, 80.0], 1.0), [3, 7]);
+        assert_eq!(toy.seconds(150, [100.0, 100.0], 1.0), [30], "it stays");
+        toy.pin(["0", "0"]);
+        assert_eq!(toy.seconds(60, [100.0, 80.0], 1.0), [3, 7, 40, 44], "30 s, as at first");
+    }
+
+    #[test]
+    fn in_a_rest_vms_leave_reserved_pcpus_and_pins_that_cannot_work_go_and_nothing_else_is_placed() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(10, [100.0, 50.0], 1.0), [3, 7]);
+        let notes = toy.placer.notes(toy.now.at);
+        assert!(notes.len() == 1 && notes[0].contains("for 30 s: "), "{notes:?}");
+        toy.policy.reserved = CpuSet::first(1);
+        assert_eq!(toy.seconds(8, [100.0, 50.0], 1.0), [3], "though it is stacked there");
+        assert_eq!(toy.sets(), ["1", "1"]);
+        toy.policy.reserved = CpuSet::default();
+        assert_eq!(toy.seconds(5, [100.0, 50.0], 1.0), [], "it rests");
+        toy.pin(["1", "40"]);
+        assert_eq!(toy.seconds(8, [100.0, 50.0], 1.0), [3]);
+        assert_eq!(toy.sets(), ["1", "0"], "the rest is of what was tried");
+        toy.pin(["0", "0"]);
+        assert_eq!(toy.seconds(12, [100.0, 100.0], 1.0), [9], "it is over after 38 s");
+        assert!(toy.placer.notes(toy.now.at).is_empty());
+    }
+
+    #[test]
+    fn while_others_try_numbers_a_vm_leaves_reserved_pcpus_and_one_that_tries_them_does_so_afterwards() {
+        let mut toy = Toy::new();
+        toy.policy.reserved = CpuSet::first(1);
+        (toy.races, toy.tries) = (true, true);
+        assert_eq!(toy.seconds(8, [100.0, 100.0], 1.0), []);
+        toy.tries = false;
+        assert_eq!(toy.seconds(8, [100.0, 100.0], 1.0), [3]);
+        assert_eq!(toy.sets(), ["1", "1"]);
+    }
+
+    #[test]
+    fn that_nothing_is_placed_for_long_as_numbers_are_tried_is_said() {
+        let mut toy = Toy::new();
+        let says = |toy: &Toy| !toy.placer.notes(toy.now.at).is_empty();
+        for second in 0..400 {
+            // There are pauses, too short for a placement.
+            toy.races = second % 4 > 0;
+            assert!(!toy.second([100.0, 100.0], 1.0));
+            assert_eq!(says(&toy), toy.races && second > 300, "{second}");
+        }
+        toy.races = false;
+        assert_eq!(toy.seconds(5, [100.0, 100.0], 1.0), [3]);
+        toy.races = true;
+        toy.seconds(5, [100.0, 100.0], 1.0);
+        assert!(!says(&toy));
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::machine::{
 use crate::place::{self, Problem};
 use crate::topology::Topology;
 
+/// Who waits for so long has no pause in which it places. Ours.
+const LONG: Duration = Duration::from_secs(300);
+
 /// That of a policy; `None`: the host's scheduler places.
 #[must_use]
 pub(super) fn placer(policy: &Policy) -> Option<Placing> {
@@ -33,6 +36,7 @@ pub(super) fn placer(policy: &Policy) -> Option<Placing> {
         moved: Moved::default(),
         left: BTreeMap::new(),
         returns: Duration::ZERO,
+        waits: None,
     })
 }
 
@@ -56,6 +60,8 @@ pub(super) struct Placing {
     left: BTreeMap<(VmId, Lever), Value>,
     /// How long nobody is moved back there: each time twice as long, or what wants to be where others are does so by turns for ever.
     returns: Duration,
+    /// Since when it has been waiting for numbers of vCPUs that are tried, without a pause in which it could have placed, and until when.
+    waits: Option<(Time, Time)>,
 }
 
 impl Placing {
@@ -64,29 +70,10 @@ impl Placing {
         self.remember(seen);
         let back = self.moved.judge(now, seen, policy);
         if !back.is_empty() || self.moved.rests(now.at) {
-            self.since = None;
             self.moved.mark(now);
-            return back;
+            return self.due(back, now, seen, policy, &BTreeSet::new());
         }
-        let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now));
-        let ids: BTreeMap<&str, &VmId> =
-            seen.vms.iter().map(|vm| (vm.seen.name.as_str(), &vm.seen.id)).collect();
-        for vm in &mut problem.vms {
-            let known = ids.get(vm.name.as_str()).and_then(|id| self.hungry.get(id));
-            vm.class = known.unwrap_or(&vm.class).clone();
-        }
-        problem = problem.with(policy);
-        let may_have = now.may_have();
-        self.unmoved.retain(|id| may_have(id));
-        self.theirs.retain(|id| may_have(id));
-        let names = |ids: &BTreeSet<VmId>| -> BTreeSet<&str> {
-            now.vms.iter().filter(|vm| ids.contains(&vm.id)).map(|vm| vm.name.as_str()).collect()
-        };
-        let (unmoved, theirs) = (names(&self.unmoved), names(&self.theirs));
-        for vm in &mut problem.vms {
-            vm.memory_moves &= !unmoved.contains(vm.name.as_str());
-            vm.stays |= theirs.contains(vm.name.as_str());
-        }
+        let problem = self.problem(now, seen, policy, &BTreeSet::new());
         let actions = placement::actions(seen, &problem, self.by);
         if actions.is_empty() {
             self.since = None;
@@ -94,9 +81,7 @@ impl Placing {
             return actions;
         }
         self.moved.mark_once(now);
-        let lever = Duration::from_millis(policy.lever_ms);
-        let lately = self.acted.is_some_and(|at| now.at.since(at) < lever);
-        if now.at.since(*self.since.get_or_insert(now.at)) < policy.dwell() || lately || self.moved.tries() {
+        if !self.lasts(now.at, policy) || self.moved.tries() {
             return Vec::new();
         }
         let place = |action: &Action| (action.vm.clone(), action.lever);
@@ -111,11 +96,88 @@ impl Placing {
         actions
     }
 
-    /// While numbers of vCPUs are tried nothing is placed, and nothing is known of what would be worth it then, nor of what was; what is
-    /// put back.
-    pub(super) fn wait(&mut self, now: &Snapshot) -> Vec<Action> {
-        self.since = None;
-        self.moved.wait(now)
+    /// While these VMs try numbers of vCPUs nothing is known of what would be worth it then, nor of what was. What is put back is, and
+    /// who is due is placed, but for these.
+    pub(super) fn wait(
+        &mut self,
+        now: &Snapshot,
+        seen: &HostEstimate,
+        policy: &Policy,
+        tried: &BTreeSet<&VmId>,
+    ) -> Vec<Action> {
+        let since = self.waits.filter(|(_, last)| now.at.since(*last) <= policy.window());
+        self.waits = Some((since.map_or(now.at, |(since, _)| since), now.at));
+        let back = self.moved.wait(now);
+        self.due(back, now, seen, policy, tried)
+    }
+
+    /// While nothing else is placed: what is put back, else those who are due, around all others.
+    fn due(
+        &mut self,
+        back: Vec<Action>,
+        now: &Snapshot,
+        seen: &HostEstimate,
+        policy: &Policy,
+        tried: &BTreeSet<&VmId>,
+    ) -> Vec<Action> {
+        let due = placement::only_due(self.problem(now, seen, policy, tried)).filter(|_| back.is_empty());
+        let actions = due.map_or(Vec::new(), |due| placement::actions(seen, &due, self.by));
+        if actions.is_empty() {
+            self.since = None;
+            return back;
+        }
+        if !self.lasts(now.at, policy) {
+            return Vec::new();
+        }
+        (self.since, self.acted) = (None, Some(now.at));
+        actions
+    }
+
+    /// Why only those are placed who are due, where that goes on for long.
+    pub(super) fn notes(&self, at: Time) -> Vec<String> {
+        let who = "VMs are placed only where they may use reserved pCPUs or have pins that cannot work";
+        let rests = self.moved.rest(at).map(|rest| {
+            format!("{who}, for {} s: the placement before cost work, and was put back", rest.as_secs())
+        });
+        let waits = self.waits.filter(|(since, last)| *last == at && at.since(*since) >= LONG);
+        let waits = waits.map(|_| {
+            format!("{who}: numbers of vCPUs have been tried for minutes without a pause of dwell_ms")
+        });
+        rests.into_iter().chain(waits).collect()
+    }
+
+    /// Whether it has been worth it to place anew for the dwell, and that was not done just now.
+    fn lasts(&mut self, now: Time, policy: &Policy) -> bool {
+        let lever = Duration::from_millis(policy.lever_ms);
+        let lately = self.acted.is_some_and(|at| now.since(at) < lever);
+        now.since(*self.since.get_or_insert(now)) >= policy.dwell() && !lately
+    }
+
+    /// Whom to place, by what is said and remembered of them. Who tries numbers of vCPUs stays.
+    fn problem(
+        &mut self,
+        now: &Snapshot,
+        seen: &HostEstimate,
+        policy: &Policy,
+        tried: &BTreeSet<&VmId>,
+    ) -> Problem {
+        let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now));
+        let ids: BTreeMap<&str, &VmId> =
+            seen.vms.iter().map(|vm| (vm.seen.name.as_str(), &vm.seen.id)).collect();
+        for vm in &mut problem.vms {
+            let known = ids.get(vm.name.as_str()).and_then(|id| self.hungry.get(id));
+            vm.class = known.unwrap_or(&vm.class).clone();
+        }
+        problem = problem.with(policy);
+        let may_have = now.may_have();
+        self.unmoved.retain(|id| may_have(id));
+        self.theirs.retain(|id| may_have(id));
+        for vm in &mut problem.vms {
+            let Some(&id) = ids.get(vm.name.as_str()) else { continue };
+            vm.memory_moves &= !self.unmoved.contains(id);
+            vm.stays |= self.theirs.contains(id) || tried.contains(id);
+        }
+        problem
     }
 
     /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else

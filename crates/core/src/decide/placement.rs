@@ -1,5 +1,7 @@
 //! The stage that says where vCPUs run: from a placement to actions.
 
+use std::collections::BTreeSet;
+
 use super::{Action, Why};
 use crate::CpuSet;
 use crate::machine::{HostEstimate, Lever, Value, VmEstimate};
@@ -68,14 +70,31 @@ pub(super) fn worthwhile(problem: &Problem, found: &Placement) -> bool {
             && spread_of_classed(problem, &now) - spread_of_classed(problem, found) >= WORTH_PAIRS
 }
 
+/// The same with all staying but those who are due, whatever rests or is tried: who may use reserved pCPUs, and whose pins cannot work.
+/// `None` if nobody is.
+#[must_use]
+pub(super) fn only_due(mut problem: Problem) -> Option<Problem> {
+    let reserved = problem.reserved.intersection(&problem.topology.online());
+    let invalid: BTreeSet<usize> = invalid(&problem).iter().map(|found| found.vm).collect();
+    let mut any = false;
+    for (number, vm) in problem.vms.iter_mut().enumerate() {
+        let due = || invalid.contains(&number) || vm.vcpus.iter().any(|vcpu| may_use(&reserved, &vcpu.now));
+        vm.stays |= !due();
+        any |= !vm.stays;
+    }
+    any.then_some(problem)
+}
+
 /// vCPUs that may use pCPUs which are kept for the host, of VMs that can be placed.
 fn on_reserved(problem: &Problem, placement: &Placement) -> usize {
     let reserved = problem.reserved.intersection(&problem.topology.online());
     let vms = problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| !vm.stays);
-    // Without a set it may use all.
-    let may =
-        |set: &Option<CpuSet>| !reserved.is_empty() && set.as_ref().is_none_or(|set| set.meets(&reserved));
-    vms.flat_map(|(_, placed)| &placed.vcpus).filter(|seat| may(&seat.affinity)).count()
+    vms.flat_map(|(_, placed)| &placed.vcpus).filter(|seat| may_use(&reserved, &seat.affinity)).count()
+}
+
+/// Whether one with this set may use some of these. Without a set it may use all.
+fn may_use(some: &CpuSet, set: &Option<CpuSet>) -> bool {
+    !some.is_empty() && set.as_ref().is_none_or(|set| set.meets(some))
 }
 
 /// The node affinity, if there is one, it names nodes with pCPUs, and not those of the vCPUs.

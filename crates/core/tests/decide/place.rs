@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corefit_core::decide::{Controller, Placer, Policy, Sizer, Why};
+use corefit_core::decide::{Action, Controller, Placer, Policy, Rule, Sizer, Why};
 use corefit_core::machine::{Lever, Value};
 use corefit_core::{CpuId, CpuSet};
 
@@ -73,4 +73,37 @@ fn nobody_is_moved_while_numbers_of_vcpus_are_tried() {
     }
     assert!(tried > 50 && moved > 0, "{tried} {moved}");
     assert!(toy.vms[1].state.vcpus.iter().any(|vcpu| vcpu.affinity != Some(CpuSet::first(1))));
+}
+
+/// A search may last, or another one begin: that keeps nobody on pCPUs that are the host's.
+#[test]
+fn who_may_use_reserved_pcpus_leaves_them_while_others_try_numbers_of_vcpus() {
+    fn best_with_three(n: u32) -> f64 {
+        1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))
+    }
+    let mut toy = Toy::new(8, vec![vm("a", 16, Some(best_with_three), four), vm("b", 2, None, |_| 2.0)]);
+    for vcpu in toy.vms.iter_mut().flat_map(|vm| &mut vm.state.vcpus) {
+        vcpu.affinity = Some(CpuSet::first(7));
+    }
+    let b = Rule { name: "b".into(), size: Some(Sizer::None), ..Rule::default() };
+    let place = Policy {
+        size: Sizer::Corefit,
+        place: Placer::Corefit,
+        dwell_ms: 200,
+        lever_ms: 200,
+        ..Policy::default()
+    };
+    let mut controller = Controller::new(Policy { reserved: CpuSet::first(1), vm: vec![b], ..place });
+    let a = toy.vms[0].state.id.clone();
+    let mut placed = Vec::new();
+    for _ in 0..10 {
+        let step = controller.step(&toy.observe()).unwrap();
+        let places = |action: &&Action| matches!(action.why, Why::Placed(_));
+        let names = step.plan.actions.iter().filter(places).map(|action| action.name.clone());
+        placed.extend(names.map(|name| (name, controller.tries(&a))));
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+    }
+    assert_eq!(placed, [("b".into(), true), ("b".into(), true)], "and `a` once it tries none");
+    assert!(toy.vms[1].state.vcpus.iter().all(|vcpu| !vcpu.affinity.as_ref().unwrap().contains(CpuId(0))));
 }
