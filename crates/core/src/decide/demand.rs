@@ -44,6 +44,16 @@ pub(super) struct Monitored {
     pub exact: bool,
 }
 
+impl Monitored {
+    /// The same of one that has `online` vCPUs and may have `most`: threads beyond these want no vCPU more, and forecasts would hold to
+    /// what nobody could have been granted.
+    #[must_use]
+    pub(super) fn within(self, online: u32, most: u32) -> Monitored {
+        let all = f64::from(most) / f64::from(online.max(1));
+        Monitored { parallel: self.parallel.map(|parallel| parallel.min(all)), ..self }
+    }
+}
+
 /// Who waits for this part of the time of all its vCPUs wants to run, however little it did.
 const STARVED: f64 = 0.9;
 

@@ -113,7 +113,7 @@ impl Known {
     pub(super) fn wants_now(&mut self, (count, most): (u32, u32), arbitrated: bool, at: Time) {
         let tried = std::mem::take(&mut self.tried);
         if let Some(monitored) = self.monitored.as_ref().filter(|_| !tried || self.wants.is_none()) {
-            let wants = self.demand.wants(monitored, count, at);
+            let wants = self.demand.wants(&monitored.within(count, most), count, at);
             let cut = arbitrated.then(|| self.cut.of(monitored, wants, (count, most), at));
             self.wants = Some(cut.unwrap_or(wants));
         }

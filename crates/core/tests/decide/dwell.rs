@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 
-use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer};
+use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer};
+use corefit_core::machine::GuestView;
 
 use crate::support::{Toy, vm};
 
@@ -65,4 +66,30 @@ fn what_is_taken_in_steps_is_given_back_a_dwell_after_each() {
     }
     assert_eq!(granted[1..], [(1, 7), (3, 6), (5, 5), (7, 4)]);
     assert_eq!(online[1..], [(6, 7), (8, 6), (10, 5), (12, 4)]);
+}
+
+/// More threads than vCPUs that a VM may have want no more pCPUs than these: the forecast comes down as soon.
+#[test]
+fn a_long_run_queue_is_forgotten_as_soon_as_one_that_is_as_long_as_all_vcpus() {
+    for demand in [Forecast::Pid, Forecast::Ftds] {
+        let until_it_has_one = |threads| {
+            let mut toy = Toy::new(8, vec![vm("a", 8, None, f64::from)]);
+            let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Fcfs, demand, ..Policy::default() };
+            let mut controller = Controller::new(policy);
+            let mut second = |toy: &mut Toy, threads| {
+                toy.vms[0].state.guest =
+                    Some(GuestView { vcpus: Vec::new(), runnable: Some(threads), work: None });
+                toy.rule(&mut controller, 1);
+                toy.online(0)
+            };
+            for _ in 0..20 {
+                assert_eq!(second(&mut toy, threads), 8);
+            }
+            toy.vms[0].used = |_| 0.0;
+            (1..60).find(|_| second(&mut toy, 0) == 1)
+        };
+        let soon = until_it_has_one(8);
+        assert!(soon.is_some_and(|seconds| seconds <= 10), "{demand:?}: {soon:?}");
+        assert_eq!([200, 1000].map(until_it_has_one), [soon; 2], "{demand:?}");
+    }
 }
