@@ -258,3 +258,49 @@ fn who_gets_less_than_its_guarantee_is_said_in_the_plan_and_in_the_log_though_no
         "{log}"
     );
 }
+
+/// Two VMs whose vCPUs are all on one pCPU of four. What they are to be placed by does not wait for what is tried first.
+#[test]
+fn a_plan_says_where_vms_go_though_nobody_is_placed_while_numbers_of_vcpus_are_tried() {
+    let vm = |name| format!("[[vm]]\nname = \"{name}\"\nvcpus = 4\naffinity = \"0\"\nprogram = \"hog\"\n");
+    let text = format!(
+        "until = \"20s\"\nruns = 1\nhardware = {{ cores = 4 }}\n[policy]\nplace = \"corefit\"\n{}{}",
+        vm("a"),
+        vm("b")
+    );
+    let plan = |size: &str| {
+        let document = json(&corefit(&text, &["plan", "--machine", "sim:s.toml", "--json", "--size", size]));
+        let of = |lever: &str| {
+            let actions = document["actions"].as_array().unwrap().iter();
+            let of = actions.filter(|action| action["lever"].as_str().unwrap().contains(lever));
+            of.map(|action| action.to_string()).collect::<Vec<_>>()
+        };
+        (of("affinity"), of("online").join(" "), document["notes"].to_string())
+    };
+    let note = "where VMs are placed then (here: for VCPU-Bal's numbers)";
+    let (bal, sizes, notes) = plan("vcpu-bal");
+    assert!(!bal.is_empty() && !sizes.contains("tries") && !notes.contains(note), "{bal:?} {sizes} {notes}");
+    for size in ["corefit", "pcpu-est"] {
+        let (places, sizes, notes) = plan(size);
+        assert!(
+            places == bal && sizes.contains("tries") && notes.contains(note),
+            "{places:?} {sizes} {notes}"
+        );
+    }
+}
+
+#[test]
+fn a_plan_says_of_which_limits_two_looks_tell_nothing() {
+    let text = "until = \"20s\"\nruns = 1\nhardware = { cores = 4 }\n[policy]\nsize = \"none\"\nshape = \"burst\"\n\
+        [[vm]]\nname = \"a\"\nvcpus = 2\nquota = 0.5\nquota_period = \"250ms\"\nprogram = \"hog\"\n";
+    let said = |more: &[&str]| {
+        let output = corefit(text, &[&["plan", "--machine", "sim:s.toml", "--json"], more].concat());
+        let notes = json(&output)["notes"].as_array().unwrap().clone();
+        notes.iter().filter_map(|note| Some(note.as_str()?.to_owned())).collect::<Vec<_>>()
+    };
+    let of = "limits whose periods are more than a tenth of the 1000 ms between the two looks are not shaped here: --interval 2500ms";
+    assert!(said(&[]).iter().any(|note| note == of), "{:?}", said(&[]));
+    for other in [["--interval", "2500ms"], ["--shape", "none"]] {
+        assert!(!said(&other).iter().any(|note| note.starts_with("limits")), "{:?}", said(&other));
+    }
+}

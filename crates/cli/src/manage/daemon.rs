@@ -416,7 +416,7 @@ fn left_by_another(state: &Path) {
 }
 
 /// VCPU-Bal's numbers in the place of those that are found by trying; whether there are some.
-fn try_none<'a>(sizes: impl Iterator<Item = &'a mut Sizer>) -> bool {
+pub(crate) fn try_none<'a>(sizes: impl Iterator<Item = &'a mut Sizer>) -> bool {
     sizes.filter(|size| size.tries()).map(|size| *size = Sizer::VcpuBal).count() > 0
 }
 

@@ -44,6 +44,7 @@ use crate::machine::MachineArg;
 use alone::Alone;
 pub(crate) use boot::Boot;
 pub(crate) use config::{Config, STATE};
+pub(crate) use daemon::try_none;
 use daemon::{Daemon, Signals};
 pub(crate) use held::Held;
 pub(crate) use journal::Journal;

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use corefit_core::decide::{Action, Arbiter, Controller, Helpers, Plan, Policy, Rule, Shaper, Sizer, Step};
+use corefit_core::decide::{
+    Action, Arbiter, Controller, Helpers, Placer, Plan, Policy, Rule, Shaper, Sizer, Step, Why, shaped_after,
+};
 use corefit_core::machine::{Lever, Role, Snapshot, estimate};
 use corefit_linux::Root;
 use serde::Serialize;
@@ -17,7 +19,7 @@ use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
 use crate::manage::journal::Entry;
-use crate::manage::{Config, Telling, keeper, yields};
+use crate::manage::{Config, Telling, keeper, try_none, yields};
 use crate::named::named;
 use crate::table::Table;
 use crate::{lines, printable, text_file, versioned};
@@ -134,12 +136,19 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let now = look(machine.observe()?);
     let name = printable::text(&machine.name());
     let mut step = controller.step(&now).with_context(|| name.clone())?;
+    let later = policy.place != Placer::None && now.vms.iter().any(|vm| controller.tries(&vm.id));
+    if later {
+        let changed = changed.as_deref().unwrap_or_default();
+        step.plan.actions.retain(|action| !places(action));
+        step.plan.actions.extend(placed(policy.clone(), (&first, &now), changed)?);
+    }
     if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
         let mut telling = Telling::beside(&config.state, changed.as_deref().unwrap_or_default());
         step.plan.actions.extend(telling.step(host, &policy, |_| false));
     }
     step.notes.append(&mut step.short);
-    step.notes.extend(only_running(&config.policy, &policy, &step.plan));
+    step.notes.extend(only_running(&config.policy, &policy, &step.plan, later));
+    step.notes.extend(too_soon(&policy, &now, now.at.since(first.at)));
     if sensitive {
         step.notes.push("no VM is said to tolerate standing still, so no period is made longer: --latency 200ms says it of all".into());
     }
@@ -207,6 +216,35 @@ fn over_owners(args: &PlanArgs, seen: &mut Snapshot) {
     wishes.for_each(|wishes| wishes.size = wishes.size.filter(|_| args.size.is_none()));
 }
 
+/// Where VMs go once numbers of vCPUs are found, by VCPU-Bal's: while they are tried nobody is placed.
+fn placed(mut policy: Policy, seen: (&Snapshot, &Snapshot), changed: &[Entry]) -> Result<Vec<Action>> {
+    let rules = policy.vm.iter_mut().chain(policy.wishes.values_mut());
+    try_none(rules.filter_map(|rule| rule.size.as_mut()).chain([&mut policy.size]));
+    let mut settled = Controller::new(policy);
+    keeper::heed(&mut settled, changed);
+    settled.step(seen.0)?;
+    let mut actions = settled.step(seen.1)?.plan.actions;
+    actions.retain(places);
+    Ok(actions)
+}
+
+fn places(action: &Action) -> bool {
+    matches!(action.why, Why::Placed(_) | Why::Nodes)
+}
+
+/// That two looks are too near to each other for what is to be shaped.
+fn too_soon(policy: &Policy, now: &Snapshot, over: Duration) -> Option<String> {
+    let running = now.vms.iter().filter(|vm| vm.is_running_vm());
+    let longest = running.filter_map(|vm| shaped_after(vm, policy)).max()?;
+    (longest > over).then(|| {
+        format!(
+            "limits whose periods are more than a tenth of the {} ms between the two looks are not shaped here: --interval {}ms",
+            over.as_millis(),
+            longest.as_millis()
+        )
+    })
+}
+
 /// That what is seen is partly a daemon's doing.
 fn by_a_daemon(now: &Snapshot, changed: &Result<Vec<Entry>>, state: &Path) -> Option<String> {
     let state = state.display();
@@ -227,13 +265,16 @@ fn by_a_daemon(now: &Snapshot, changed: &Result<Vec<Entry>>, state: &Path) -> Op
     ))
 }
 
-/// What a daemon does with a policy that two looks cannot show.
-fn only_running(given: &Policy, policy: &Policy, plan: &Plan) -> Option<String> {
+/// What a daemon does with a policy that two looks cannot show. `later`: it places once numbers of vCPUs are found.
+fn only_running(given: &Policy, policy: &Policy, plan: &Plan, later: bool) -> Option<String> {
     let any = |of: &dyn Fn(&Rule) -> bool| policy.rules().any(of);
     let shapes = |shape: Shaper| !matches!(shape, Shaper::None | Shaper::Slice);
     let mut what = Vec::new();
     if policy.size.tries() || any(&|rule| rule.size.is_some_and(Sizer::tries)) {
         what.push("where a size policy that tries numbers (corefit, pcpu-est) ends up".into());
+    }
+    if later {
+        what.push("where VMs are placed then (here: for VCPU-Bal's numbers)".into());
     }
     if shapes(policy.shape) || any(&|rule| rule.shape.is_some_and(shapes)) {
         what.push("which timeslices it keeps, as what brings nothing is undone".into());

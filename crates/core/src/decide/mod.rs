@@ -43,6 +43,7 @@ pub use apply::apply;
 pub use controller::{Controller, Step, Usual};
 pub use granting::Given;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
+pub use shape::shaped_after;
 
 use crate::machine::{Lever, MachineError, Snapshot, Value, VmId, VmState};
 use crate::{Cpus, Time};

@@ -27,6 +27,7 @@ pub(super) use period::longer;
 pub(super) use proportional::divided;
 pub(super) use slice::Slicing;
 pub(super) use trial::Shaping;
+pub use trial::shaped_after;
 
 use std::collections::BTreeMap;
 

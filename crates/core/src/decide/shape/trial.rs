@@ -89,8 +89,7 @@ impl Shaping {
         let mut actions = Vec::new();
         for vm in running(&mut self.vms, now, |known| known.mark = None) {
             let rule = policy.of(&vm.name);
-            let excluded = rule.exclude == Some(true);
-            let shaper = if excluded { Shaper::None } else { rule.shape.unwrap_or(policy.shape) };
+            let shaper = shaper(&rule, policy);
             if shaper == Shaper::None && !self.vms.contains_key(&vm.id) {
                 continue;
             }
@@ -266,6 +265,18 @@ impl Known {
         let online = |lever: &Lever| matches!(lever, Lever::VcpuQuota(v) if self.online.contains(CpuId(*v)));
         self.base.iter().filter(|(lever, _)| online(lever)).map(|(_, limit)| cpus(limit)).sum()
     }
+}
+
+/// How long a VM is watched before its limits are shaped; `None` if they are not to be, or there are none.
+#[must_use]
+pub fn shaped_after(vm: &VmState, policy: &Policy) -> Option<Duration> {
+    let limits = limits(vm);
+    let shapes = !tools(shaper(&policy.of(&vm.name), policy)).is_empty();
+    (shapes && !limits.is_empty()).then(|| window(&limits, policy))
+}
+
+fn shaper(rule: &Rule, policy: &Policy) -> Shaper {
+    if rule.exclude == Some(true) { Shaper::None } else { rule.shape.unwrap_or(policy.shape) }
 }
 
 /// The limits that are set, of the VM and of its vCPUs.
