@@ -28,7 +28,10 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
 }
 
 const PERIOD_US: std::ops::RangeInclusive<i128> = 1000..=1_000_000;
-const QUOTA_US: std::ops::RangeInclusive<i128> = 1000..=17_592_186_044_415;
+const QUOTA_US: std::ops::RangeInclusive<i128> = 1000..=MOST_QUOTA_US as i128;
+/// The largest quota that the kernel and libvirt take. Where there is none, libvirt says this of control groups v2
+/// (`VIR_CGROUP_CPU_QUOTA_MAX`).
+const MOST_QUOTA_US: u64 = 17_592_186_044_415;
 /// How libvirt writes that there is no quota.
 const NO_QUOTA_US: i128 = u64::MAX as i128;
 
@@ -99,12 +102,17 @@ pub(crate) fn iothreads(domain: Node<'_, '_>) -> Result<BTreeSet<u32>, FormatErr
 pub(crate) fn quota(tune: Node<'_, '_>, period: &str, quota: &str) -> Result<Option<Quota>, FormatError> {
     let Some(node) = child(tune, quota) else { return Ok(None) };
     let quota_us: i128 = xml::number(node)?;
-    // Negative, and what libvirt writes for it as unsigned: no limit. Zero: not set, so no limit either.
-    let quota_us = u64::try_from(quota_us).ok().filter(|us| *us > 0 && *us < u64::MAX / 2000);
+    // Negative: no limit.
+    let quota_us = u64::try_from(quota_us).ok().and_then(limited);
     let period_us = child(tune, period).map(xml::number::<i128>).transpose()?;
     let period_us = period_us.and_then(|us| u64::try_from(us).ok()).filter(|us| *us > 0);
     let period_us = period_us.unwrap_or(USUAL_PERIOD_US);
     Ok(Some(Quota { quota_us, period_us, burst_us: 0, source: format!("cputune/{quota}") }))
+}
+
+/// A quota that libvirt says, µs, if it limits anything. Zero: not set. From the largest on: none, also what is negative as unsigned.
+pub(crate) fn limited(quota_us: u64) -> Option<u64> {
+    (1..MOST_QUOTA_US).contains(&quota_us).then_some(quota_us)
 }
 
 struct Reader {

@@ -31,6 +31,7 @@ use super::online;
 use super::pins::{Pcpus, affinity, pin};
 use super::session;
 use crate::cgroup::write;
+use crate::formats::domain::limited;
 use crate::progress;
 use crate::slice::Slicer;
 use crate::told;
@@ -298,10 +299,9 @@ fn limit_of(numbers: &[(String, u64)], burst_us: u64) -> Result<Limit, MachineEr
     Ok(Limit { quota_us: quota_of(numbers), period_us: number(numbers, "global_period")?, burst_us })
 }
 
-/// libvirt says "none" as a negative number, which is not among those here, or as the kernel's largest.
+/// libvirt says "none" as a negative number, which is not among those here, or as the largest.
 fn quota_of(numbers: &[(String, u64)]) -> Option<u64> {
-    let none = u64::MAX / 1000 / 2;
-    number(numbers, "global_quota").ok().filter(|quota| *quota > 0 && *quota < none)
+    number(numbers, "global_quota").ok().and_then(limited)
 }
 
 /// Control groups v1 have 2 to 262144, v2 1 to 10000: libvirt knows which its host has, and refuses what that does not take.
@@ -387,6 +387,16 @@ mod tests {
         for burst_us in [0, 1000] {
             assert!(machine.save(&vm, burst_us, |_, _| true).is_err());
         }
+    }
+
+    #[test]
+    fn no_quota_is_none_however_libvirt_says_it() {
+        let of = |quota| quota_of(&[("global_quota".into(), quota)]);
+        for none in [0, 17_592_186_044_415, u64::MAX / 1000, u64::MAX] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        assert_eq!([1000, 17_592_186_044_414].map(of), [Some(1000), Some(17_592_186_044_414)]);
+        assert_eq!(quota_of(&[]), None, "a negative one is left out");
     }
 
     #[test]
