@@ -1,4 +1,4 @@
-//! `corefit explain` inside a real guest whose control groups are v2 (`scripts/testvm`).
+//! `corefit explain`, and `corefit manage --apply`, inside a real guest whose control groups are v2 (`scripts/testvm`).
 
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
@@ -51,4 +51,30 @@ fn groups_of_a_guest_with_cgroup_v2_get_what_they_are_entitled_to() {
         }
     }
     panic!("not within {NEAR} CPUs in any look: {off:.3?}");
+}
+
+/// In the guest: a busy group without a cpuset of its own is sized, until that is done.
+const SIZED: &str = "cd /sys/fs/cgroup && echo '+cpu +cpuset' >cgroup.subtree_control && mkdir a || exit
+    setsid sh -c 'echo $$ >a/cgroup.procs && exec busyloop' </dev/null >/dev/null 2>&1 &
+    printf '%s\n' 'state = \"/run/corefit-state\"' 'metrics = \"off\"' '[policy]' 'interval_ms = 300' 'dwell_ms = 0' \
+        'lever_ms = 0' '[[policy.vm]]' 'name = \"/a\"' 'size = \"vcpu-bal\"' 'max = 1' >/run/corefit.toml
+    cat a/cpuset.cpus a/cpuset.cpus.effective
+    /workloads/corefit manage --apply --machine cgroups:/a --config /run/corefit.toml >/run/log 2>&1 &
+    for n in $(seq 60); do [ -z \"$(cat a/cpuset.cpus)\" ] || break; sleep 1; done
+    cat a/cpuset.cpus.effective; kill $!; wait $!; echo status $?; cat a/cpuset.cpus.effective /run/log";
+
+/// The kernel takes no cpuset away from a group with processes.
+#[test]
+fn a_group_of_v2_that_had_no_cpuset_of_its_own_may_use_all_again_after_it_was_sized() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = stripped(Path::new(env!("CARGO_BIN_EXE_corefit")), dir.path());
+    let options =
+        ["--name", "v2set", "--vcpus", "2", "--memory", "512", "--program", program.to_str().unwrap()];
+    let Some(vms) = or_skipped("manage in a guest", Vms::up(1, &options)) else { return };
+    let said = vms.guest(&vms.names[0], SIZED);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..2], ["", "0-1"], "{said}");
+    assert!(lines[2].parse::<u32>().is_ok(), "it is not sized to one: {said}");
+    assert_eq!(lines[3..5], ["status 0", "0-1"], "{said}");
+    assert!(said.contains("put back: 1;") && said.contains("pending: 0"), "{said}");
 }

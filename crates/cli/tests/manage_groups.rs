@@ -20,7 +20,7 @@ use corefit_linux::Root;
 use corefit_linux::host::Cgroups;
 use manage_support::{Daemon, corefit, until};
 
-/// A container with two busy processes, its cpuset that of the machine.
+/// A container with two busy processes, its cpuset that of the machine: on v2 it has none of its own.
 struct Container {
     busy: Vec<Ended>,
     name: String,
@@ -51,9 +51,17 @@ impl Container {
         Ok(made)
     }
 
+    /// The CPUs that it may use.
     fn cpus(&self) -> String {
-        let dir = &self.set.as_ref().unwrap_or(&self.cpu).dir;
-        std::fs::read_to_string(dir.join("cpuset.cpus")).unwrap().trim().to_owned()
+        let file = match &self.set {
+            Some(set) => set.dir.join("cpuset.cpus"),
+            None => self.cpu.dir.join("cpuset.cpus.effective"),
+        };
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
+    fn set_cpus(&self, cpus: &str) {
+        self.set.as_ref().unwrap_or(&self.cpu).set("cpuset.cpus", cpus);
     }
 }
 
@@ -284,9 +292,10 @@ fn a_cpuset_that_somebody_puts_back_is_left_so_until_the_configuration_is_read_a
     let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
     let group = or_skip!(Container::start(&cpu, &cpuset));
     let before = group.cpus();
+    group.set_cpus(&before);
     let dir = tempfile::tempdir().unwrap();
     let Some((mut daemon, config)) = sized_to_one(&group, dir.path()) else { return };
-    group.set.as_ref().unwrap_or(&group.cpu).set("cpuset.cpus", &before);
+    group.set_cpus(&before);
     until("that is seen", || daemon.log().contains("put the cpuset back"));
     assert_eq!(group.cpus(), before, "{}", daemon.log());
     daemon.configure(&config);

@@ -165,8 +165,8 @@ pub trait Act: Machine {
         Ok(())
     }
 
-    /// What of a value a setting can have, where it cannot have all of it any more: a cpuset within that of the group above (v1). `None`:
-    /// all of it, or nothing.
+    /// What of a value a setting can have, where it cannot have all of it any more: a cpuset within that of the group above (v1); or in its
+    /// place: all pCPUs in that of an empty cpuset (v2). `None`: all of it, or nothing.
     fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
         _ = (vm, lever, value);
         None

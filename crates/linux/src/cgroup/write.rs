@@ -134,7 +134,7 @@ pub(crate) fn cpuset(root: &Root, dir: &str) -> Result<CpuSet, MachineError> {
     found?.ok_or_else(|| none(dir, "cpuset"))
 }
 
-/// Sets them. None: on v1 the kernel takes that only of a group without processes.
+/// Sets them. None: the kernel takes that only of a group without processes (`validate_change` of kernel/cgroup/cpuset.c; of v2, too).
 pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
     let path = format!("{dir}/cpuset.cpus");
     let text = if to.is_empty() { "\n".into() } else { to.to_string() };

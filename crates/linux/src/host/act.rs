@@ -90,14 +90,19 @@ impl HostReader {
 }
 
 impl HostReader {
-    /// See [`Act::fitting`].
+    /// See [`Act::fitting`]. In the place of none, which the kernel refuses a group of v2 with processes, all pCPUs that there may ever be:
+    /// of these, too, it may use those of the group above.
     fn fitting(&self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
-        let (_, dir) = self.tree.cpuset_dir(&self.group_of_id(vm).ok()?)?;
+        let (version, dir) = self.tree.cpuset_dir(&self.group_of_id(vm).ok()?)?;
+        let all = || self.root().read("/sys/devices/system/cpu/possible").ok()?.trim().parse().ok();
         let part = |file, set: &CpuSet| {
             let part = set.intersection(&write::above(self.root(), &dir, file)?);
             (!part.is_empty() && part != *set).then_some(part)
         };
         match (lever, value) {
+            (Lever::Affinity(0), Value::Pcpus(set)) if set.is_empty() && version == Version::V2 => {
+                all().map(Value::Pcpus)
+            }
             (Lever::Affinity(0), Value::Pcpus(set)) => part("cpuset.cpus", set).map(Value::Pcpus),
             (Lever::Nodes, Value::Nodes(Some(set))) => {
                 part("cpuset.mems", set).map(|set| Value::Nodes(Some(set)))
@@ -176,5 +181,38 @@ impl Act for Cgroups {
         let done = self.reader.set(vm, lever, value);
         self.reader.reread(vm.0.rsplit_once('@').map_or("", |(path, _)| path));
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::testing;
+
+    #[test]
+    fn in_the_place_of_no_cpuset_a_group_of_v2_can_have_all_pcpus_and_one_of_v1_nothing() {
+        let fitting = |kind: &str| {
+            let (dir, root) = testing::tree(&[
+                ("proc/self/mountinfo", &format!("25 22 0:22 / /cg rw - {kind}\n")),
+                ("proc/stat", "cpu0 1 1 1 1 1 1 1 1\n"),
+                ("proc/uptime", "1.00 1.00\n"),
+                ("sys/devices/system/cpu/online", "0-1\n"),
+                ("sys/devices/system/cpu/possible", "0-3\n"),
+                ("cg/cgroup.controllers", "cpu cpuset\n"),
+                ("cg/cpuset.cpus", "0-1\n"),
+                ("cg/a/cpuset.cpus", "1\n"),
+            ]);
+            let vm = VmId(format!("/a@{}", root.inode("/cg/a").unwrap()));
+            let reader = HostReader::open(root).unwrap();
+            let of = |list: &str| {
+                let found = reader.fitting(&vm, Lever::Affinity(0), &Value::Pcpus(list.parse().unwrap()));
+                found.map(|value| value.to_string())
+            };
+            let found = [of(""), of("1-2")];
+            drop(dir);
+            found
+        };
+        assert_eq!(fitting("cgroup2 cgroup2 rw"), [Some("0-3".into()), Some("1".into())]);
+        assert_eq!(fitting("cgroup cgroup rw,cpu,cpuset"), [None, Some("1".into())]);
     }
 }

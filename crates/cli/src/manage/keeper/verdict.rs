@@ -62,7 +62,11 @@ pub(super) fn verdict(
         (Err(error @ MachineError::Untried(_)), _) => {
             Verdict::Unknown { why: error.to_string(), may_yet: true }
         }
-        (Ok(()), Ok(read)) if tried.less.is_some_and(|less| same(&read, less)) => Verdict::Less(read),
+        (Ok(()), Ok(read)) if tried.less.is_some_and(|less| same(&read, less)) => match tried.original {
+            // That of the group above, whatever that is: more of it there was not.
+            Value::Pcpus(none) if none.is_empty() => Verdict::Back,
+            _ => Verdict::Less(read),
+        },
         (done, Ok(read)) => {
             // A guest that cannot let a vCPU go now may do so later.
             let may_yet = !matches!(done, Err(MachineError::Denied(_)));
@@ -138,5 +142,19 @@ mod tests {
         let with_less = |read| verdict(Ok(()), read, &tried(Some(&part), none));
         assert_eq!(with_less(is_part()), Verdict::Less(weight(150)));
         assert_eq!(with_less(is_ours()), other("", true, None));
+    }
+
+    /// The kernel takes no cpuset away from a group of v2 with processes; it can have all pCPUs, which is the same.
+    #[test]
+    fn a_cpuset_that_was_that_of_the_group_above_is_back_once_it_is_as_much_as_there_is() {
+        let [none, some, all] = ["", "0", "0-3"].map(|list| Value::Pcpus(list.parse().unwrap()));
+        let came_of = |read: &Value| {
+            let less = Some(&all);
+            let [was_so, was_pending, by_call, may_come] = [false; 4];
+            let tried = Tried { original: &none, less, was_so, was_pending, by_call, may_come };
+            verdict(Ok(()), Ok(read.clone()), &tried)
+        };
+        assert_eq!(came_of(&all), Verdict::Back);
+        assert!(matches!(came_of(&some), Verdict::Other { .. }));
     }
 }
