@@ -145,9 +145,15 @@ fn an_agent_that_hangs_or_is_gone_keeps_nobody_waiting_and_is_asked_again_later(
         "killall -STOP qemu-ga; sleep 15; killall -CONT qemu-ga",
     ]);
     let begun = Instant::now();
-    while machine.current(&id, Lever::Online).is_ok() {
+    while machine.current(&id, Lever::Told).is_ok() {
         assert!(begun.elapsed() < Duration::from_secs(30), "it never stopped");
     }
+    // It may have the file open for good.
+    let asked_again = machine.current(&id, Lever::Told);
+    assert!(
+        matches!(&asked_again, Err(MachineError::Gone(why)) if why.contains("asked for none for a while")),
+        "{asked_again:?}"
+    );
     let begun = Instant::now();
     let refused = machine.set(&id, Lever::Online, &Value::Vcpus(set("0")));
     assert!(matches!(refused, Err(MachineError::Gone(_))), "{refused:?}");

@@ -8,11 +8,12 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Once;
+use std::time::Instant;
 
 use corefit_core::machine::MachineError;
 use rustix::process::geteuid;
 
-use super::{effect, sys};
+use super::{effect, guest, sys};
 use crate::formats::xml;
 
 /// Why a call failed.
@@ -411,11 +412,19 @@ impl Domain<'_> {
         Ok(unsafe { parameters(params.as_ptr(), count) })
     }
 
-    /// Asks its guest agent, and waits at most so many seconds for the answer. One at a time.
+    /// Asks its guest agent, and waits at most so many seconds for the answer; of one that took the command without, see [`guest::said`].
+    /// One at a time.
     pub(super) fn agent(&self, command: &str, seconds: i32) -> Result<String, Failure> {
         let command = CString::new(command).unwrap_or_default();
+        let begun = Instant::now();
         // SAFETY: a domain and a C string; hands out a text of ours.
-        unsafe { owned(sys::virDomainQemuAgentCommand(self.raw, command.as_ptr(), seconds, 0)) }
+        let answer = unsafe { owned(sys::virDomainQemuAgentCommand(self.raw, command.as_ptr(), seconds, 0)) };
+        answer.map_err(|Failure { kind, text }| {
+            // SAFETY: as in `Failure::last`.
+            let code = unsafe { sys::virGetLastError().as_ref() }.map_or(0, |error| error.code);
+            let code = c_uint::try_from(code).unwrap_or(0);
+            Failure { kind, text: guest::said(code, text, begun.elapsed(), seconds) }
+        })
     }
 }
 

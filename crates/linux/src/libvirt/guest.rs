@@ -4,6 +4,8 @@
 //! `guest-get-vcpus`); proc(5) for `/proc/stat`.
 
 use std::collections::BTreeMap;
+use std::ffi::c_uint;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -12,6 +14,7 @@ use corefit_core::{CpuId, Time};
 use serde_json::{Value, json};
 
 use super::agent_calls::{NO_HANDLE, SMALL};
+use super::sys;
 use crate::proc::{Ticks, ns};
 use crate::progress;
 
@@ -22,6 +25,11 @@ const MOST_VCPUS: usize = 4096;
 /// The longest answer that is taken apart, bytes: lists of so many vCPUs; and text in base64.
 const LONGEST_LIST: usize = 768 << 10;
 const LONGEST_TEXT: usize = 2 << 20;
+
+/// How long libvirt waits for an agent that it synchronises with (`QEMU_AGENT_WAIT_TIME`).
+const SYNCHRONISES: Duration = Duration::from_secs(5);
+/// The mark of an agent that took a command and did not answer in time.
+const LATE: &str = "its agent took a command and did not answer in time: ";
 
 /// Reads the answer to a command; the error says what is wrong with it.
 pub(super) fn parsed(command: &str, answer: &str) -> Result<Value, String> {
@@ -64,10 +72,22 @@ pub(super) fn view<E: ToString>(
     Ok(stats(&times, &vcpus))
 }
 
-/// Whether libvirt says that an agent took a command and did not answer in time. (Before a command they are synchronised: whoever
-/// does not answer then has not got it.)
+/// What libvirt says of a command that failed after so long, of which the agent was given so many seconds; marked where it took the command
+/// and did not answer in time. Before a command they are synchronised: whoever does not answer then has not got it, which libvirt waits for
+/// longer, or (newer ones) says, in the language of its host. Only the newest have an error of its own for either.
+pub(super) fn said(code: c_uint, text: String, took: Duration, seconds: i32) -> String {
+    let waited = took.as_secs_f64() > 0.95 * f64::from(seconds);
+    let has_it = match code {
+        sys::VIR_ERR_AGENT_COMMAND_TIMEOUT => true,
+        sys::VIR_ERR_AGENT_UNRESPONSIVE => took < SYNCHRONISES && !text.contains("synchronization"),
+        _ => false,
+    };
+    if waited && has_it { format!("{LATE}{text}") } else { text }
+}
+
+/// Whether what libvirt [`said`] is that an agent took a command and did not answer in time.
 pub(super) fn is_late(error: &str) -> bool {
-    error.contains("respond to command")
+    error.starts_with(LATE)
 }
 
 /// Whether the agent says that it does not do this. One that froze file systems for a backup lets them go. (Older than QEMU 6.0
@@ -198,8 +218,38 @@ fn stats(times: &Value, vcpus: &Value) -> GuestView {
 }
 
 #[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// What libvirt 9.0 says of an agent that did not answer a command which had two seconds, after so many ms.
+    pub(in crate::libvirt) fn silent(ms: u64) -> String {
+        let text = "Guest agent not available for now".into();
+        said(sys::VIR_ERR_AGENT_UNRESPONSIVE, text, Duration::from_millis(ms), 2)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_that_took_a_command_is_told_from_one_that_is_not_there_by_error_and_time() {
+        let english = "guest agent didn't respond to synchronization within '2' seconds";
+        for (code, text, ms, late) in [
+            (86, "Gastagent momentan nicht verfügbar", 1999, true),
+            (86, "Gastagent momentan nicht verfügbar", 4500, true), // It took its time to synchronise, too.
+            (86, "Guest agent not available for now", 5000, false),
+            (86, "Guest agent disappeared while executing command", 700, false),
+            (86, english, 2001, false),
+            (112, "guest agent didn't respond to command within '2' seconds", 2001, true),
+            (112, "Gastagent momentan nicht verfügbar", 6500, true),
+            (38, "cannot acquire state change lock", 2500, false),
+        ] {
+            let said = said(code, text.into(), Duration::from_millis(ms), 2);
+            assert_eq!(is_late(&said), late, "{code} {text} {ms}");
+            assert!(said.ends_with(text));
+        }
+    }
 
     const STAT: &str = "cpu  9 9\ncpu0 10 1 5 80 4 2 1 7 0 0\ncpu3 1 0 0 9 0 0 0\nintr 1\nprocs_running 6\n";
 

@@ -424,9 +424,7 @@ mod tests {
             let mut late = |command: &str| {
                 is_late |= command.contains("guest-file-open");
                 match command.contains("guest-file-open") || hangs && is_late {
-                    true => Err(MachineError::Gone(
-                        "Guest agent didn't respond to command within '2' seconds".into(),
-                    )),
+                    true => Err(MachineError::Gone(crate::libvirt::guest::testing::silent(2001))),
                     false => guest.answer(command),
                 }
             };

@@ -212,18 +212,16 @@ mod tests {
     fn a_guest_that_did_not_open_a_file_in_time_is_asked_for_none_until_somebody_says_so_or_it_opens_others()
     {
         let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
-        let gone = |to: &str| {
-            Err::<(), _>(MachineError::Gone(format!("Guest agent didn't respond to {to} within '2' seconds")))
-        };
-        hand.opened(&vm, &gone("synchronization"));
+        let gone = |ms| Err::<(), _>(MachineError::Gone(guest::testing::silent(ms)));
+        hand.opened(&vm, &gone(5001));
         assert_eq!(hand.may_open(&vm), Ok(()), "it is away, and was not asked");
-        hand.opened(&vm, &gone("command"));
+        hand.opened(&vm, &gone(2001));
         assert!(matches!(hand.may_open(&vm), Err(MachineError::Gone(_))));
         hand.ask_again();
         assert_eq!(hand.may_open(&vm), Ok(()));
         // It opens one for whoever looks at it: since then, or before.
         let second = Duration::from_secs(1);
-        (0..9).for_each(|_| hand.opened(&vm, &gone("command")));
+        (0..9).for_each(|_| hand.opened(&vm, &gone(2001)));
         hand.opens(&vm, Instant::now().checked_sub(second).unwrap());
         assert!(hand.may_open(&vm).is_err());
         hand.opens(&vm, Instant::now() + second);
