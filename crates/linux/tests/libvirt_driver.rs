@@ -133,7 +133,7 @@ fn follows_domains_that_appear_pause_and_vanish_between_two_looks() {
     assert_eq!(names(&snapshot), [("second", State::Running), ("test", State::Running)]);
     let second = &snapshot.vms[0];
     let plugged: Vec<bool> = second.vcpus.iter().map(|vcpu| vcpu.online).collect();
-    assert_eq!(plugged, [true, false]);
+    assert_eq!(plugged, [true], "the other is not there");
     assert_eq!(second.weight.map(|weight| weight.0), Some(512.0));
     assert_eq!(second.vcpus[0].quota.as_ref().and_then(|q| q.cpus()).map(|cpus| cpus.0), Some(0.5));
     let first_id = second.id.clone();

@@ -2,7 +2,7 @@
 //!
 //! | lever | by |
 //! |---|---|
-//! | online vCPUs | the guest agent; without one, or where it cannot, plugging those that were not there at the start |
+//! | online vCPUs | the guest agent; without one, or where it cannot, plugging those that somebody plugged in since the start |
 //! | what it is told | a file in the guest, written by the agent |
 //! | weight of helper threads | the emulator's control group |
 //! | weight, quota | `virDomainSetSchedulerParametersFlags`, live |
@@ -22,7 +22,7 @@ use corefit_core::{CpuSet, Weight};
 use super::agent_calls as agent;
 use super::api::Domain;
 use super::command::Parameter;
-use super::definition::{Definition, KEPT, PLUGGED, UNPLUGGED};
+use super::definition::{Definition, KEPT, UNPLUGGED};
 use super::effect::{in_effect, known_as};
 use super::hand::{PATIENCE, Until, Whom, ask, define, plain};
 use super::limit;
@@ -170,13 +170,10 @@ impl Act for LibvirtMachine {
             if element.is_some() {
                 return put(KEPT, element.as_deref());
             }
-            // Whose settings are as they were has nothing that we plugged out or in. What it carries of them goes last: who finds that comes
-            // here again.
-            let Definition { unplugged, added, .. } = define(domain)?;
-            for (vcpus, namespace) in [(unplugged, UNPLUGGED), (added, PLUGGED)] {
-                if !vcpus.is_empty() {
-                    put(namespace, None)?;
-                }
+            // Whose settings are as they were has nothing that we plugged out. What it carries of them goes last: who finds that comes here
+            // again.
+            if !define(domain)?.unplugged.is_empty() {
+                put(UNPLUGGED, None)?;
             }
             put(KEPT, None)
         });

@@ -23,9 +23,6 @@ pub(super) const KEPT: &str = "urn:corefit:kept";
 /// Names the element with the vCPUs that were plugged out by us.
 pub(super) const UNPLUGGED: &str = "urn:corefit:unplugged";
 
-/// Names the element with the vCPUs that were not there before they were plugged in by us.
-pub(super) const PLUGGED: &str = "urn:corefit:plugged";
-
 /// What a domain's XML says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Definition {
@@ -58,8 +55,6 @@ pub(super) struct Definition {
     pub(super) kept: Option<String>,
     /// vCPUs that were plugged out by us, by its metadata; somebody may have plugged them in since.
     pub(super) unplugged: CpuSet,
-    /// vCPUs that were plugged in by us and not there before, by its metadata; they may be plugged out by now.
-    pub(super) added: CpuSet,
 }
 
 /// A vCPU.
@@ -129,16 +124,13 @@ impl Definition {
             match node.tag_name().namespace() {
                 Some(OWNER) => self.owner = Owner::read(node),
                 Some(KEPT) => self.kept = node.text().map(Into::into),
-                Some(UNPLUGGED) => self.unplugged = vcpus_in(node),
-                Some(PLUGGED) => self.added = vcpus_in(node),
+                Some(UNPLUGGED) => {
+                    self.unplugged = node.text().and_then(|text| text.parse().ok()).unwrap_or_default();
+                }
                 _ => {}
             }
         }
     }
-}
-
-fn vcpus_in(element: Node<'_, '_>) -> CpuSet {
-    element.text().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 /// The nodes of `<memory>` and of all `<memnode>`; `None` where one of them is only preferred.
@@ -295,8 +287,6 @@ mod tests {
             |text| of(&format!("<c:unplugged xmlns:c='{UNPLUGGED}'>{text}</c:unplugged>")).unplugged;
         assert_eq!(unplugged("2-3"), "2-3".parse().unwrap());
         assert!(unplugged("x").is_empty() && of("").unplugged.is_empty());
-        let added = of(&format!("<c:plugged xmlns:c='{PLUGGED}'>2-3</c:plugged>"));
-        assert_eq!((added.added, added.unplugged), ("2-3".parse().unwrap(), CpuSet::default()));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::events::Changed;
 use super::hand::Hand;
 use super::limit;
 use super::local::Local;
+use super::online::can_have;
 use super::pins::Pcpus;
 use super::session::{self, Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};
@@ -442,10 +443,10 @@ fn known_online(vm: &mut VmState, online: &CpuSet) {
     }
 }
 
-/// vCPUs that nobody has plugged in are not there for a guest, which could not take them online; nor are they plugged in for it.
+/// vCPUs that nobody has plugged in are not there, unless they were plugged out by us.
 fn leave_out(vm: &mut VmState, definition: &Definition) {
-    let plugged = definition.vcpus.iter().rposition(|vcpu| vcpu.plugged);
-    vm.vcpus.truncate(plugged.map_or(usize::MAX, |last| last + 1));
+    let last = can_have(definition).iter().last();
+    vm.vcpus.truncate(last.map_or(usize::MAX, |last| last.0 as usize + 1));
 }
 
 impl Machine for LibvirtMachine {
@@ -476,9 +477,7 @@ impl Machine for LibvirtMachine {
             if let Some(online) = self.hand.online(&vm.id) {
                 known_online(vm, online);
             }
-            if self.hand.by_agent(&vm.id, &seen.definition) {
-                leave_out(vm, &seen.definition);
-            }
+            leave_out(vm, &seen.definition);
         }
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
         let (all, offline) = snapshot.pcpu_sets();
@@ -530,24 +529,18 @@ mod tests {
     }
 
     #[test]
-    fn vcpus_that_nobody_plugged_in_are_not_there_for_a_guest_and_are_where_they_are_plugged() {
-        let xml = "<domain type='kvm'><name>a</name><vcpu current='4'>8</vcpu><devices><channel type='unix'>
-            <target type='virtio' name='org.qemu.guest_agent.0' state='connected'/></channel></devices></domain>";
-        let definition = Definition::parse(xml).unwrap();
-        let (mut hand, id) = (Hand::new("test:///default"), VmId("a#1".into()));
-        let mut seen = |by: Option<By>| {
+    fn vcpus_that_nobody_plugged_in_are_not_there_and_those_that_we_plugged_out_are() {
+        let seen = |metadata: &str| {
+            let xml = format!(
+                "<domain type='kvm'><name>a</name><vcpu current='4'>8</vcpu><metadata>{metadata}</metadata></domain>"
+            );
+            let definition = Definition::parse(&xml).unwrap();
             let mut vm = defined(&definition, &CpuSet::first(8));
-            by.into_iter().for_each(|by| hand.saw(&id, &CpuSet::first(4), by));
-            if hand.by_agent(&id, &definition) {
-                leave_out(&mut vm, &definition);
-            }
+            leave_out(&mut vm, &definition);
             (vm.vcpus.len(), vm.online().to_string())
         };
-        assert_eq!(seen(None), (4, "0-3".into()));
-        assert_eq!(seen(Some(By::Plugging)), (8, "0-3".into()), "its guest cannot take them offline");
-        assert_eq!(seen(Some(By::Agent)), (4, "0-3".into()));
-        let without = Definition { agent: None, ..definition.clone() };
-        assert!(!hand.by_agent(&id, &without));
+        assert_eq!(seen(""), (4, "0-3".into()));
+        assert_eq!(seen("<c:unplugged xmlns:c='urn:corefit:unplugged'>4-5</c:unplugged>"), (6, "0-3".into()));
     }
 
     #[test]

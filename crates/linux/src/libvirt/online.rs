@@ -3,9 +3,8 @@
 //! A guest whose kernel chooses among its CPUs by itself (Linux, 2026) is not made smaller; what was taken from it before is
 //! given back all the same.
 //!
-//! For a guest that takes vCPUs offline and online itself none is plugged in but those that were plugged out here, while it could not,
-//! as the domain's metadata say: what somebody else plugs out stands. And none is plugged out but those that were plugged in here,
-//! while it could not.
+//! None is plugged in but those that were plugged out here, as the domain's metadata say: what nobody has plugged in is not there, and
+//! what somebody else plugs out stands. None is plugged out of a guest that takes vCPUs offline itself.
 
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use corefit_core::{CpuId, CpuSet};
 
 use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::{Domain, Failure, Kind};
-use super::definition::{Definition, PLUGGED, UNPLUGGED, VcpuDefinition};
+use super::definition::{Definition, UNPLUGGED, VcpuDefinition};
 use super::hand::{Hand, Until, Whom, ask, connected, define, plain, stays};
 
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
@@ -46,7 +45,6 @@ pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), Ma
 fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, Definition), MachineError> {
     let definition = define(domain)?;
     let plugged = plugged(&definition.vcpus);
-    let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
     let (why, by) = match definition.agent {
         Some(true) => {
             let by = match agent::vcpus(&mut connected(domain, until)) {
@@ -62,10 +60,20 @@ fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, Definition), M
         Some(false) => return Err(MachineError::Gone("its guest agent is not connected".into())),
         None => ("it has no guest agent".into(), By::Unheard),
     };
-    if pluggable {
+    if can_go(&definition) {
         return Ok((plugged, by, definition));
     }
     Err(stays(&why))
+}
+
+/// Those that a domain has, or can have again: they were plugged out here.
+pub(super) fn can_have(definition: &Definition) -> CpuSet {
+    plugged(&definition.vcpus).union(&definition.unplugged)
+}
+
+/// Whether some of these can be plugged out and in.
+pub(super) fn can_go(definition: &Definition) -> bool {
+    can_have(definition).difference(&CpuSet::first(1)).meets(&hotpluggable(&definition.vcpus))
 }
 
 /// Makes these the vCPUs that are online: by the agent, or by plugging, which takes longer.
@@ -92,11 +100,7 @@ fn change(
     let result = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by, definition) = look(domain, until)?;
         still(before.as_ref(), &online)?;
-        if by != By::Agent {
-            return Ok((by, false));
-        }
-        lacking(&all, &definition)?;
-        let plugs = to_plug(by, &all, &definition) != plugged(&definition.vcpus);
+        let plugs = !lacking(&all, &definition)?.is_empty() || by != By::Agent;
         if !plugs {
             set_by_agent(&mut connected(domain, until), &online, &all, may_open.as_ref())?;
         }
@@ -108,26 +112,25 @@ fn change(
     let (by, plugs) = result?;
     hand.goes(vm, by)?;
     let mut late = Ok(());
-    if by != By::Agent || plugs {
+    if plugs {
         let all = want.clone();
         let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
             let definition = define(domain)?;
             let want = to_plug(by, &all, &definition);
-            let Definition { vcpus, unplugged, added, .. } = &definition;
-            let note = |namespace: &str, name: &str, before: &CpuSet, now: &CpuSet| {
+            let Definition { vcpus, unplugged, .. } = &definition;
+            let note = |before: &CpuSet, now: &CpuSet| {
                 if before == now {
                     return Ok(());
                 }
                 until.check()?;
-                let element = (!now.is_empty()).then(|| format!("<{name}>{now}</{name}>"));
-                domain.set_metadata(namespace, element.as_deref()).map_err(|error| plain(&error))
+                let element = (!now.is_empty()).then(|| format!("<unplugged>{now}</unplugged>"));
+                domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error))
             };
             let reached = reachable(vcpus, &want);
             some_go(vcpus, &want, &reached)?;
             // (One that is there may be about to go.)
             let ours = unplugged.union(&surplus(vcpus, &reached));
-            note(UNPLUGGED, "unplugged", unplugged, &ours)?;
-            note(PLUGGED, "plugged", added, &brought(&definition, &reached))?;
+            note(unplugged, &ours)?;
             // libvirt takes one at a time.
             let one = |vcpu, state| {
                 let done = domain.plug(&std::iter::once(vcpu).collect(), state);
@@ -136,16 +139,16 @@ fn change(
             };
             plug(vcpus, &want, until, one)?;
             let back = want.difference(&plugged(vcpus));
-            note(UNPLUGGED, "unplugged", &ours, &ours.difference(&back))?;
+            note(&ours, &ours.difference(&back))?;
             Ok(!surplus(vcpus, &want).is_empty())
         });
         match hand.plugged(vm, done) {
-            // Those that do not go now are taken offline meanwhile.
+            // One that may yet go keeps no other from coming back.
             Err(MachineError::Gone(why)) if by == By::Agent => late = Err(MachineError::Gone(why)),
             done => done?,
         }
     }
-    // They were plugged out or in while there was no agent that answered.
+    // They were plugged out while there was no agent that answered.
     if by == By::Agent && plugs {
         let done = hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
@@ -167,27 +170,23 @@ fn still(before: Option<&CpuSet>, now: &CpuSet) -> Result<(), MachineError> {
     }
 }
 
-/// What of these a guest that takes vCPUs online itself can have, where somebody else plugged out others of them.
+/// What of these a domain can have, where somebody else plugged out others of them.
 pub(super) fn fitting(
     domain: &Domain<'_>,
     until: Until,
     want: &CpuSet,
 ) -> Result<Option<CpuSet>, MachineError> {
-    let (_, by, definition) = look(domain, until)?;
-    let part = want.intersection(&plugged(&definition.vcpus).union(&definition.unplugged));
-    Ok((by == By::Agent && part != *want).then_some(part))
+    let (.., definition) = look(domain, until)?;
+    let part = want.intersection(&can_have(&definition));
+    Ok((part != *want).then_some(part))
 }
 
-/// What is to be plugged in. A guest takes those that are to go offline itself, if it can; but those that were not there before us go.
+/// What is to be plugged in. A guest takes those that are to go offline itself, if it can.
 fn to_plug(by: By, want: &CpuSet, definition: &Definition) -> CpuSet {
-    if by != By::Agent {
-        return want.clone();
-    }
-    let ours = definition.added.intersection(&hotpluggable(&definition.vcpus));
-    want.union(&plugged(&definition.vcpus).difference(&ours))
+    if by == By::Agent { want.union(&plugged(&definition.vcpus)) } else { want.clone() }
 }
 
-/// Those of these that have to be plugged in before a guest can take them online.
+/// Those of these that have to be plugged in.
 ///
 /// # Errors
 /// If somebody else plugged one out; it is unsupported if that is one in between, for those that come after it are there.
@@ -226,13 +225,6 @@ fn reachable(vcpus: &[VcpuDefinition], want: &CpuSet) -> CpuSet {
     let cold = plugged(vcpus).difference(&hotpluggable(vcpus));
     let rest = want.difference(&cold);
     cold.iter().chain(rest.iter()).take(want.len().max(cold.len())).collect()
-}
-
-/// Those that were not there before us, once these are: also one that was plugged out here since, for it may come again.
-fn brought(definition: &Definition, reached: &CpuSet) -> CpuSet {
-    let Definition { vcpus, unplugged, added, .. } = definition;
-    let known = plugged(vcpus).union(unplugged);
-    added.intersection(&known).union(&reached.difference(&known))
 }
 
 /// Nothing would come of it if all that are to go were there at its start.
@@ -499,35 +491,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_plugged_in_here_is_plugged_out_though_the_guest_could_take_it_offline_by_now() {
-        let definition =
-            |added: &str| Definition { vcpus: pluggable(4), added: set(added), ..Definition::default() };
-        let to_plug = |by, want: &str, added: &str| to_plug(by, &set(want), &definition(added)).to_string();
-        assert_eq!(to_plug(By::Agent, "0-1", ""), "0-3", "they were there before us");
-        assert_eq!(to_plug(By::Agent, "0-1", "2-3"), "0-1");
-        assert_eq!(to_plug(By::Agent, "0-2", "2-3"), "0-2");
-        assert_eq!(to_plug(By::Agent, "0", "3"), "0-2");
-        assert_eq!(to_plug(By::Plugging, "0-1", ""), "0-1");
-    }
-
-    #[test]
-    fn what_was_plugged_in_here_is_known_to_be_however_often_it_goes_and_comes() {
-        let definition = |count, added: &str, unplugged: &str| Definition {
-            vcpus: pluggable(count),
-            added: set(added),
-            unplugged: set(unplugged),
-            ..Definition::default()
-        };
-        for (count, added, unplugged, reached, brought) in [
-            (3, "", "", "0-3", "3"),
-            (4, "3", "", "0-2", "3"),
-            (3, "3", "3", "0-3", "3"),
-            (3, "3", "", "0-2", ""),   // Somebody else plugged it out.
-            (2, "", "2-3", "0-3", ""), // It was there before us.
-        ] {
-            let now = super::brought(&definition(count, added, unplugged), &set(reached));
-            assert_eq!(now, set(brought), "{count} there, plugged in {added:?}, out {unplugged:?}");
-        }
+    fn slots_that_nobody_has_plugged_in_are_none_and_those_of_ours_come_again() {
+        let mut definition = Definition { vcpus: pluggable(2), ..Definition::default() };
+        definition.vcpus[1].hotpluggable = false;
+        assert!(!can_go(&definition), "those that are there stay, and the others are not there");
+        definition.unplugged = set("2");
+        assert!(can_go(&definition));
+        assert_eq!(can_have(&definition), set("0-2"));
+        definition = Definition { vcpus: pluggable(3), ..Definition::default() };
+        assert!(can_go(&definition), "somebody plugged them in");
+        assert!(!can_go(&Definition { vcpus: pluggable(1), ..Definition::default() }));
     }
 
     /// Four vCPUs that can come and go, of which so many are there.

@@ -10,7 +10,7 @@ use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, VmId};
 use super::{Hand, stays};
 use crate::libvirt::definition::Definition;
 use crate::libvirt::guest;
-use crate::libvirt::online::By;
+use crate::libvirt::online::{self, By};
 
 /// What turned out not to be there may be by now: an agent forbids commands while file systems are frozen, and administrators allow them.
 const LACKS: Duration = Duration::from_secs(300);
@@ -33,8 +33,7 @@ impl Hand {
         }
         if definition.agent.is_none() {
             fixed.insert(LeverKind::Told, "it has no guest agent".into());
-            let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
-            if !pluggable {
+            if !online::can_go(definition) {
                 fixed.insert(LeverKind::Online, stays("it has no guest agent").to_string());
             }
         }
@@ -117,11 +116,6 @@ impl Hand {
         }
     }
 
-    /// Whether its guest takes vCPUs offline and online, as far as is known: it has those that are plugged in.
-    pub(in crate::libvirt) fn by_agent(&self, vm: &VmId, definition: &Definition) -> bool {
-        definition.agent.is_some() && self.ways.get(vm).is_none_or(|by| *by == By::Agent)
-    }
-
     /// Its guest opened a file for others that was asked for at that time: who was late before that may be asked for one.
     pub(in crate::libvirt) fn opens(&mut self, vm: &VmId, at: Instant) {
         if self.opening.get(vm).is_some_and(|opening| opening.was_before(at)) {
@@ -184,6 +178,23 @@ mod tests {
         assert!(why.contains("may do so yet"), "{why}");
         assert_eq!(hand.plugged(&vm, Ok(true)), Ok(()));
         assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()), "it has let go");
+    }
+
+    #[test]
+    fn the_vcpus_of_a_vm_without_agent_stay_unless_somebody_plugged_some_in() {
+        let (hand, vm) = (Hand::new("test:///default"), test_vm());
+        let stays = |current: u32| {
+            let vcpu = |id| {
+                let (yes, hot) =
+                    (["no", "yes"][usize::from(id < current)], ["no", "yes"][usize::from(id > 1)]);
+                format!("<vcpu id='{id}' enabled='{yes}' hotpluggable='{hot}'/>")
+            };
+            let vcpus: String = (0..4).map(vcpu).collect();
+            let xml = format!("<domain><vcpu current='{current}'>4</vcpu><vcpus>{vcpus}</vcpus></domain>");
+            let fixed = hand.fixed(&vm, &Definition::parse(&xml).unwrap());
+            fixed.iter().any(|fixed| fixed.lever == LeverKind::Online)
+        };
+        assert_eq!([2, 3, 4].map(stays), [true, false, false]);
     }
 
     #[test]
