@@ -53,14 +53,15 @@ fn uuid_of(pid: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_process_is_found_by_the_uuid_in_its_command_line_or_not_at_all() {
         // The same test may run in another checkout.
         let uuid = &format!("00000000-1111-2222-3333-{:012}", std::process::id());
-        let script = ["-c", "sleep 60; :", "qemu", "-uuid", uuid];
-        let mut child = Command::new("sh").args(script).spawn().unwrap();
+        // A shell that waits by itself: one that it starts would have its command line for a moment.
+        let script = ["-c", "read line; :", "qemu", "-uuid", uuid];
+        let mut child = Command::new("sh").args(script).stdin(Stdio::piped()).spawn().unwrap();
         // The kernel lets the parent go on a moment before the new command line is there.
         while uuid_of(child.id()).is_none() && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
