@@ -67,6 +67,12 @@ impl Moved {
         self.before.get_or_insert_with(|| Counts::of(now));
     }
 
+    /// Settings of the one that is tried.
+    #[cfg(test)]
+    pub(super) fn tried(&self) -> usize {
+        self.trial.as_ref().map_or(0, |trial| trial.done.len())
+    }
+
     /// Whether one is tried.
     pub(super) fn tries(&self) -> bool {
         self.trial.is_some()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::moved::Moved;
 use super::policy::{Placer, Policy};
-use super::{Action, Outcome, longer, placement};
+use super::{Action, Outcome, Why, longer, placement};
 use crate::Time;
 use crate::machine::{
     Classed, HOLDS, HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, Value, VmEstimate,
@@ -36,6 +36,8 @@ pub(super) fn placer(policy: &Policy) -> Option<Placing> {
         moved: Moved::default(),
         left: BTreeMap::new(),
         returns: Duration::ZERO,
+        due_since: None,
+        due: BTreeSet::new(),
         waits: None,
     })
 }
@@ -60,6 +62,9 @@ pub(super) struct Placing {
     left: BTreeMap<(VmId, Lever), Value>,
     /// How long nobody is moved back there: each time twice as long, or what wants to be where others are does so by turns for ever.
     returns: Duration,
+    /// Since when some have been due, and settings by which they were placed last: what comes of these is not judged.
+    due_since: Option<Time>,
+    due: BTreeSet<(VmId, Lever)>,
     /// Since when it has been waiting for numbers of vCPUs that are tried, without a pause in which it could have placed, and until when.
     waits: Option<(Time, Time)>,
 }
@@ -76,12 +81,13 @@ impl Placing {
         let problem = self.problem(now, seen, policy, &BTreeSet::new());
         let actions = placement::actions(seen, &problem, self.by);
         if actions.is_empty() {
-            self.since = None;
+            (self.since, self.due_since) = (None, None);
             self.moved.mark(now);
             return actions;
         }
         self.moved.mark_once(now);
-        if !self.lasts(now.at, policy) || self.moved.tries() {
+        let since = *self.since.get_or_insert(now.at);
+        if !self.lasts(since, now.at, policy) || self.moved.tries() {
             return Vec::new();
         }
         let place = |action: &Action| (action.vm.clone(), action.lever);
@@ -92,7 +98,8 @@ impl Placing {
         self.returns = if back { longer(self.returns) } else { Duration::ZERO };
         self.left = actions.iter().filter_map(|action| Some((place(action), action.from.clone()?))).collect();
         self.moved.begin(now);
-        (self.since, self.acted) = (None, Some(now.at));
+        (self.since, self.due_since, self.acted) = (None, None, Some(now.at));
+        self.due.clear();
         actions
     }
 
@@ -120,16 +127,20 @@ impl Placing {
         policy: &Policy,
         tried: &BTreeSet<&VmId>,
     ) -> Vec<Action> {
+        // Everybody else waits for a dwell of its own then.
+        self.since = None;
         let due = placement::only_due(self.problem(now, seen, policy, tried)).filter(|_| back.is_empty());
         let actions = due.map_or(Vec::new(), |due| placement::actions(seen, &due, self.by));
         if actions.is_empty() {
-            self.since = None;
+            self.due_since = None;
             return back;
         }
-        if !self.lasts(now.at, policy) {
+        let since = *self.due_since.get_or_insert(now.at);
+        if !self.lasts(since, now.at, policy) {
             return Vec::new();
         }
-        (self.since, self.acted) = (None, Some(now.at));
+        (self.due_since, self.acted) = (None, Some(now.at));
+        self.due = actions.iter().map(|action| (action.vm.clone(), action.lever)).collect();
         actions
     }
 
@@ -147,10 +158,10 @@ impl Placing {
     }
 
     /// Whether it has been worth it to place anew for the dwell, and that was not done just now.
-    fn lasts(&mut self, now: Time, policy: &Policy) -> bool {
+    fn lasts(&self, since: Time, now: Time, policy: &Policy) -> bool {
         let lever = Duration::from_millis(policy.lever_ms);
         let lately = self.acted.is_some_and(|at| now.since(at) < lever);
-        now.since(*self.since.get_or_insert(now)) >= policy.dwell() && !lately
+        now.since(since) >= policy.dwell() && !lately
     }
 
     /// Whom to place, by what is said and remembered of them. Who tries numbers of vCPUs stays.
@@ -183,7 +194,10 @@ impl Placing {
     /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
     /// pinned.
     pub(super) fn told(&mut self, outcome: &Outcome) {
-        self.moved.told(outcome);
+        let Action { vm, lever, why, .. } = &outcome.action;
+        if *why == Why::NoGain || !self.due.contains(&(vm.clone(), *lever)) {
+            self.moved.told(outcome);
+        }
         let vm = || outcome.action.vm.clone();
         match (outcome.action.lever, &outcome.result) {
             // Who only does not answer now is asked again.
@@ -344,6 +358,44 @@ pub(super) mod tests {
         placing.told(&Outcome { action, result: Err(MachineError::Denied("it stands".into())) });
         let then = moved(&mut placing, 2);
         assert!(!then.is_empty() && then.iter().all(|action| action.vm != theirs), "{then:?}");
+    }
+
+    #[test]
+    fn who_is_due_while_a_placement_is_tried_is_no_part_of_it() {
+        let policy = Policy { place: Placer::Corefit, dwell_ms: 0, lever_ms: 0, ..Policy::default() };
+        let reserving = Policy { reserved: "0".parse().unwrap(), ..policy.clone() };
+        let seen = |second| estimate(&stacked(second - 1), &stacked(second)).unwrap();
+        let mut placing = placer(&policy).unwrap();
+        let done = |placing: &mut Placing, actions: Vec<Action>| {
+            for action in actions {
+                let read = action.to.clone();
+                placing.told(&Outcome { action, result: Ok(read) });
+            }
+            placing.moved.tried()
+        };
+        let actions = placing.place(&stacked(1), &seen(1), &policy);
+        assert_eq!(done(&mut placing, actions), 1);
+        // It may go nowhere near pCPU 0 by now, and somebody tries numbers.
+        let due = placing.wait(&stacked(2), &seen(2), &reserving, &BTreeSet::new());
+        assert_eq!(due.len(), 2);
+        assert_eq!(done(&mut placing, due), 1);
+    }
+
+    #[test]
+    fn after_who_was_due_for_a_while_everybody_else_waits_for_a_dwell_of_its_own() {
+        let policy = Policy {
+            place: Placer::Corefit,
+            dwell_ms: 3000,
+            reserved: "0".parse().unwrap(),
+            ..Policy::default()
+        };
+        let seen = |second| estimate(&stacked(second - 1), &stacked(second)).unwrap();
+        let mut placing = placer(&policy).unwrap();
+        for second in 1..=3 {
+            assert!(placing.wait(&stacked(second), &seen(second), &policy, &BTreeSet::new()).is_empty());
+        }
+        let each: Vec<usize> = (4..=7).map(|second| acts(&mut placing, second, &policy)).collect();
+        assert_eq!(each, [0, 0, 0, 2]);
     }
 
     #[test]

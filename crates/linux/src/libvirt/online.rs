@@ -170,15 +170,16 @@ fn still(before: Option<&CpuSet>, now: &CpuSet) -> Result<(), MachineError> {
     }
 }
 
-/// What of these a domain can have, where somebody else plugged out others of them.
+/// What of these a domain can have whose guest takes vCPUs offline, where somebody else plugged out others of them. (Where vCPUs are
+/// only plugged, a number that somebody else made is his.)
 pub(super) fn fitting(
     domain: &Domain<'_>,
     until: Until,
     want: &CpuSet,
 ) -> Result<Option<CpuSet>, MachineError> {
-    let (.., definition) = look(domain, until)?;
+    let (_, by, definition) = look(domain, until)?;
     let part = want.intersection(&can_have(&definition));
-    Ok((part != *want).then_some(part))
+    Ok((by == By::Agent && part != *want).then_some(part))
 }
 
 /// What is to be plugged in. A guest takes those that are to go offline itself, if it can.
