@@ -111,9 +111,19 @@ impl Mean {
         Some(Mean { mean, ci95, n })
     }
 
+    /// The standard deviation of the runs. `None` from one run.
+    fn deviation(self) -> Option<f64> {
+        self.ci95.map(|half| half / students(self.n) * (self.n as f64).sqrt())
+    }
+
     /// The coefficient of variation: the standard deviation of the runs over their mean. `None` from one run.
     pub(crate) fn variation(self) -> Option<f64> {
-        self.ci95.map(|half| half / students(self.n) * (self.n as f64).sqrt() / self.mean)
+        self.deviation().map(|deviation| deviation / self.mean)
+    }
+
+    /// Half the width of the 95 % interval that so many runs, two at least, would have if they scattered as these do. `None` from one run.
+    pub(crate) fn ci95_of(self, runs: usize) -> Option<f64> {
+        self.deviation().map(|deviation| students(runs) * deviation / (runs as f64).sqrt())
     }
 
     /// Of runs with an `(over, under)` each: all of `over` over all of `under`. `None` of nothing.
@@ -202,6 +212,14 @@ mod tests {
         assert!((mean.ci95.unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
         assert!(Mean::of([1.0]).unwrap().ci95.is_none());
         assert!(Mean::of([]).is_none());
+    }
+
+    #[test]
+    fn more_runs_that_scatter_as_much_would_have_a_narrower_interval() {
+        let mean = Mean::of([1.0, 2.0, 3.0]).unwrap();
+        assert!((mean.ci95_of(3).unwrap() - mean.ci95.unwrap()).abs() < 1e-12);
+        assert!((mean.ci95_of(12).unwrap() - 2.201 / 12.0_f64.sqrt()).abs() < 1e-12, "a deviation of 1");
+        assert!(Mean::of([1.0]).unwrap().ci95_of(12).is_none());
     }
 
     #[test]

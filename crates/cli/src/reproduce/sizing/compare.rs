@@ -1,4 +1,5 @@
-//! A program in a configuration: what all numbers of vCPUs, the formula, pCPU-Est and ours take, in as many runs as it needs to tell.
+//! A program in a configuration: what all numbers of vCPUs, the formula, pCPU-Est and ours take, in as many runs as a pilot says that it
+//! takes to tell.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,27 +10,24 @@ use corefit_sim::Spec;
 
 use super::super::p2::SHORTAGE;
 use super::super::testbed::spec;
-use super::{Case, Decides, Row, Times, figures, simulate};
+use super::{Case, Decides, FEW, Row, Times, figures, simulate};
 use crate::stats::{Mean, count};
 
 /// Most vCPUs.
 const MOST: u32 = 16;
 
-/// With a signal and, of the ten, without one: in twice as many runs, again and again, as long as those that there are do not tell
-/// and `most` are not exceeded.
-pub(super) fn rows(case: &Case, mut runs: Range<u64>, most: u64, by: Decides) -> Result<Vec<Row>> {
-    let mut fixed = Fixed { host: host(case, true)?, known: BTreeMap::new() };
-    loop {
-        let rows = in_runs(case, runs.clone(), by, &mut fixed)?;
-        let twice = 2 * (runs.end - runs.start);
-        if twice > most || figures::tell(&rows) {
-            return Ok(rows);
-        }
-        runs.end = runs.start + twice;
-    }
+/// With a signal and, of the ten, without one, in these runs; `None`: in as many as a pilot, the first [`FEW`], says that it takes. What is
+/// told is of other runs than the pilot's: if those went on only where they are far apart, luck would end them.
+pub(super) fn rows(case: &Case, runs: Option<Range<u64>>, by: Decides) -> Result<Vec<Row>> {
+    let runs = match runs {
+        Some(runs) => runs,
+        None => FEW..FEW + figures::runs_to_tell(&in_runs(case, 0..FEW, by)?),
+    };
+    in_runs(case, runs, by)
 }
 
-fn in_runs(case: &Case, runs: Range<u64>, by: Decides, fixed: &mut Fixed) -> Result<Vec<Row>> {
+fn in_runs(case: &Case, runs: Range<u64>, by: Decides) -> Result<Vec<Row>> {
+    let mut fixed = Fixed { host: host(case, true)?, known: BTreeMap::new() };
     let silent = host(case, false)?;
     let mut costs = vec![];
     for vcpus in 1..=MOST {

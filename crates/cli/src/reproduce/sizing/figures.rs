@@ -1,7 +1,7 @@
 //! What came of it: promises, a table and a picture (what is published: `published.rs`). A case is judged by the mean of its runs.
 
 use super::super::{Item, Paper, Rule};
-use super::{Decides, Row, published, simulate};
+use super::{Decides, FEW, MOST_RUNS, Row, published, simulate};
 use crate::chart::{Chart, Series};
 use crate::stats::{Mean, count, geometric};
 use crate::table::Table;
@@ -46,14 +46,21 @@ fn one(row: &Row, of: Of) -> f64 {
     over / under
 }
 
-/// Whether these runs of a case tell what is promised: by how far off means may be by chance, not by what they are.
-pub(super) fn tell(rows: &[Row]) -> bool {
-    let told = |case: &Runs<'_>, of: Of| case.ratio(of).ci95.is_none_or(|half| half <= TOLD);
-    by_case(rows, |_| true).iter().all(|case| {
+/// How many runs of a case tell what is promised of it, if they scatter as these of its pilot do: [`FEW`], or twice as many, again and
+/// again, and [`MOST_RUNS`] at most.
+pub(super) fn runs_to_tell(pilot: &[Row]) -> u64 {
+    let cases = by_case(pilot, |_| true);
+    let told = |case: &Runs<'_>, runs: u64| {
         let promised: &[Of] =
             if case.0[0].signal { &[OURS, OVER_FORMULA, OVER_BAL, SEARCH] } else { &[OVER_BAL] };
-        promised.iter().all(|of| told(case, *of))
-    })
+        let half = |of: &Of| case.ratio(*of).ci95_of(usize::try_from(runs).unwrap_or(usize::MAX));
+        promised.iter().all(|of| half(of).is_none_or(|half| half <= TOLD))
+    };
+    let mut runs = FEW;
+    while 2 * runs <= MOST_RUNS && !cases.iter().all(|case| told(case, runs)) {
+        runs *= 2;
+    }
+    runs
 }
 
 /// In the order of the rows.
@@ -297,17 +304,21 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn runs_tell_once_all_that_is_promised_of_them_is_narrow() {
-        let near = [row("lu", 0, 1.30), row("lu", 1, 1.301), row("lu", 2, 1.302)];
-        assert!(tell(&near) && tell(&near[..1]), "however bad; and one run cannot say more");
-        let far = [row("lu", 0, 1.0), row("lu", 1, 1.1), row("lu", 2, 1.2)];
-        assert!(!tell(&far));
-        let silent = far.clone().map(|row| Row { signal: false, ..row });
-        assert!(!tell(&[near.to_vec(), silent.to_vec()].concat()), "nor where nobody counts");
+    fn a_pilot_says_how_many_runs_make_all_that_is_promised_narrow() {
+        let apart = |by: f64| [(0, -by), (1, 0.0), (2, by)].map(|(run, off)| row("lu", run, 1.3 + off));
+        // Half of an interval is 2.48, 1.05, 0.635 and 0.422 times the deviation: of 3, 6, 12 and 24 runs.
+        for (by, runs) in
+            [(0.02, 3), (0.021, 6), (0.047, 6), (0.048, 12), (0.078, 12), (0.079, 24), (9.0, 24)]
+        {
+            assert_eq!(runs_to_tell(&apart(by)), runs, "{by}");
+        }
+        let near = apart(0.001);
+        let silent = apart(0.06).map(|row| Row { signal: false, ..row });
+        assert_eq!(runs_to_tell(&[near.to_vec(), silent.to_vec()].concat()), 12, "also where nobody counts");
         // The best, too, may be so by chance.
-        let by_chance = |row: Row, best: f64| Row { took: Times { best, ..row.took }, ..row };
-        let [a, b, c] = near;
-        assert!(!tell(&[by_chance(a, 50.0), by_chance(b, 60.0), by_chance(c, 70.0)]));
+        let by_chance = |row: &Row, best: f64| Row { took: Times { best, ..row.took }, ..row.clone() };
+        let [a, b, c] = &near;
+        assert_eq!(runs_to_tell(&[by_chance(a, 50.0), by_chance(b, 60.0), by_chance(c, 70.0)]), 24);
     }
 
     #[test]

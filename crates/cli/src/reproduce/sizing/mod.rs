@@ -32,9 +32,9 @@ pub(super) use figures::{chart, items, text};
 use programs::Long;
 pub(super) use simulate::seconds;
 
-/// Most runs of a case of which fewer do not tell, at full effort. They are doubled: [`FEW`], 6, 12, 24.
+/// Most runs of a case of which fewer would not tell, at full effort. They are doubled: [`FEW`], 6, 12, 24.
 const MOST_RUNS: u64 = 24;
-/// Runs of each case at full effort.
+/// Least runs of a case at full effort, and those of its pilot.
 const FEW: u64 = 3;
 /// The first of the random programs, if nobody says otherwise. Neither policy nor simulator was made with one of these in sight: once
 /// one was looked at while either was mended, this moves on (docs/sizing.md, *What was measured*).
@@ -45,7 +45,8 @@ const RANDOM: u64 = 9000;
 pub(super) struct Choice {
     /// How much of what controllers do is simulated: numbers of vCPUs (P2); with any but none also 1,000 job sets (P5), a minute
     /// on two idle CPUs. quick: three shortages and six random programs, a minute; full: all twelve (2 to 8 VMs, caps of 1200 to
-    /// 100 %, 12 to 1 pCPUs), none, and 60 random programs, three runs each and up to 24 where those do not tell, some 40 minutes
+    /// 100 %, 12 to 1 pCPUs), none, and 60 random programs; three runs of each case only say how many others, 3, 6, 12 or 24, are to
+    /// tell of it; more than an hour
     #[arg(long = "controllers", value_enum, value_name = "HOW", default_value = "quick")]
     pub(super) effort: Effort,
     /// Of P2's numbers of vCPUs only the cases whose name has this in it, as in "lu, 4 VMs", "cg, " or ", 400 %", and
@@ -60,7 +61,8 @@ pub(super) struct Choice {
     /// P2's random programs by number, from this one on [default: 9000]
     #[arg(long, value_name = "NUMBER")]
     random: Option<u64>,
-    /// Runs of P2's numbers of vCPUs, by number, the last one not included [default: 0..1; full: 0..3, and more where those do not tell]
+    /// Runs of P2's numbers of vCPUs, by number, the last one not included [default: 0..1; full: 3..6 to 3..27, as runs 0..3, which are
+    /// not told, say that it takes]
     #[arg(long, value_name = "I..J", value_parser = crate::sim::range)]
     runs: Option<(usize, usize)>,
     /// P2's numbers of vCPUs as earlier runs with --json have them, not simulated again; may be repeated
@@ -79,14 +81,10 @@ impl Choice {
         self.random.is_some() || self.runs.is_some()
     }
 
-    fn runs(&self) -> Range<u64> {
-        let usual = if self.effort == Effort::Full { FEW } else { 1 };
-        self.runs.map_or(0..usual, |(from, to)| from as u64..to as u64)
-    }
-
-    /// How many runs a case may have.
-    fn most_runs(&self) -> u64 {
-        if self.effort == Effort::Full && self.runs.is_none() { MOST_RUNS } else { 0 }
+    /// Of each case; `None`: as many as its pilot says.
+    fn runs(&self) -> Option<Range<u64>> {
+        let given = self.runs.map(|(from, to)| from as u64..to as u64);
+        given.or((self.effort != Effort::Full).then_some(0..1))
     }
 }
 
@@ -206,7 +204,7 @@ pub(super) fn rows(choice: &Choice, policies: &Policies) -> Result<Vec<Row>> {
         demand: policies.demand.unwrap_or_default(),
         arbitrate: policies.arbitrate.unwrap_or_default(),
     };
-    let of = |case: &Case| compare::rows(case, runs.clone(), choice.most_runs(), by);
+    let of = |case: &Case| compare::rows(case, runs.clone(), by);
     let rows: Result<Vec<Vec<Row>>> =
         parallel::map(&cases, parallel::cpus(), "P2, sizes", of).into_iter().collect();
     Ok(rows?.concat())
