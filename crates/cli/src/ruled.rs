@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use corefit_core::decide::{Controller, Policy, apply};
-use corefit_core::machine::Machine;
+use corefit_core::machine::{Machine, VmId};
 use corefit_sim::{Sim, SimMachine};
 
 /// Guests are not told what they get, so teams of their programs keep their sizes.
@@ -34,6 +34,11 @@ impl Ruled {
     /// What really happened.
     pub(crate) fn sim(&self) -> &Sim {
         self.machine.sim()
+    }
+
+    /// Whether numbers of a VM's vCPUs are tried now.
+    pub(crate) fn tries(&self, vm: &VmId) -> bool {
+        self.controller.tries(vm)
     }
 
     /// Everything but that time passes.

@@ -74,7 +74,7 @@ fn in_runs(case: &Case, runs: Range<u64>, by: Decides) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn host(case: &Case, signal: bool) -> Result<Spec> {
+pub(super) fn host(case: &Case, signal: bool) -> Result<Spec> {
     let Case { long, shortage, .. } = case;
     let (key, value) = shortage.set();
     let sets = [

@@ -39,9 +39,9 @@ pub(super) fn fixed(spec: &Spec, online: &[u32]) -> Result<f64> {
 pub(super) struct Outcome {
     /// Seconds that the work took.
     pub(super) took: f64,
-    /// vCPUs of each VM at the end.
+    /// vCPUs of each VM at the end, or before any VM tried other numbers that it had not decided on yet.
     pub(super) online: Vec<u32>,
-    /// When the last was.
+    /// When something was changed last.
     pub(super) settled: f64,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn ruled(spec: &Spec, by: Decides, target: f64) -> Result<Outcome> {
     let machine = SimMachine::new(Sim::new(spec)?, "P2", false);
     let Decides { size, demand, arbitrate } = by;
     let mut host = Ruled::new(machine, Policy { size, demand, arbitrate, ..Policy::default() });
-    let mut settled = 0.0;
+    let (mut settled, mut online) = (0.0, vec![]);
     let (mut at, mut done) = (0.0, 0.0);
     let mut recent = VecDeque::new();
     let searches = matches!(size, Sizer::Corefit | Sizer::PcpuEst);
@@ -61,6 +61,11 @@ pub(super) fn ruled(spec: &Spec, by: Decides, target: f64) -> Result<Outcome> {
         let Done { changed, next, .. } = host.step()?;
         if changed {
             settled = at;
+        }
+        let now = host.machine.observe()?;
+        if !now.vms.iter().any(|vm| host.tries(&vm.id)) {
+            let vcpus = now.vms.iter().map(|vm| u32::try_from(vm.online().len()));
+            online = vcpus.collect::<Result<_, _>>()?;
         }
         host.machine.pass(next)?;
         let (earlier, before) = (at, done);
@@ -81,8 +86,6 @@ pub(super) fn ruled(spec: &Spec, by: Decides, target: f64) -> Result<Outcome> {
             break;
         }
     }
-    let now = host.machine.observe()?;
-    let online = now.vms.iter().map(|vm| u32::try_from(vm.online().len())).collect::<Result<_, _>>()?;
     Ok(Outcome { took: at, online, settled })
 }
 
@@ -97,4 +100,19 @@ pub(in crate::reproduce) fn seconds(sim: &Sim) -> f64 {
 
 fn ns(seconds: f64) -> u64 {
     u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Case, Reduction, compare, programs};
+    use super::*;
+
+    /// A program that is the same with any number keeps what pCPU-Est begins with, that of the pCPUs, which it first tries.
+    #[test]
+    fn who_is_done_while_numbers_are_tried_ended_with_those_before() {
+        let case = Case { long: programs::ten("ep").unwrap(), shortage: Reduction(4), random: false };
+        let spec = compare::host(&case, false).unwrap();
+        let ends = |work| ruled(&spec, Sizer::PcpuEst.into(), work).unwrap().online;
+        assert_eq!((ends(2.0), ends(40.0)), (vec![16], vec![4]));
+    }
 }
