@@ -97,7 +97,8 @@ struct Item {
     fitted: Vec<&'static str>,
     /// What `ok` means.
     rule: String,
-    /// `None`: it is of another policy than the one that this is said of, or of fewer shortages.
+    /// `None`: it is of another policy than the one that this is said of, or of too few shortages to tell. What corefit promises is judged by
+    /// the cases that there are, which [`sizing::judged_by`] says.
     ok: Option<bool>,
     /// `ours` with as many digits as it takes to see whether it is `ok`.
     #[serde(skip)]
@@ -273,7 +274,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     items.sort_by_key(|item| item.paper);
     let missed = items.iter().any(|item| item.ok == Some(false));
     let document = Document { items, sizes };
-    told = told.and(print(args.json, &versioned(&document), |_| text(&papers, &document.items)));
+    told = told.and(print(args.json, &versioned(&document), |_| {
+        text(&papers, &document.items, sizing::judged_by(&document.sizes).as_deref())
+    }));
     let all = svg.is_none_or(|svg| {
         let drawn = crate::chart::svg(&sizing::chart(&document.sizes));
         tell::written(drawn.and_then(|drawn| picture::write(svg, &drawn)))
@@ -290,7 +293,8 @@ fn rounded(x: f64, digits: usize) -> String {
         .into()
 }
 
-fn text(papers: &[Paper], items: &[Item]) -> String {
+/// `promised`: which part of what P2's promises are of they are judged by.
+fn text(papers: &[Paper], items: &[Item], promised: Option<&str>) -> String {
     let mut table = Table::new(3, &["", "figure", "what", "theirs", "ours", "+-", "ok", "means"]);
     for item in items {
         table.row(vec![
@@ -328,11 +332,12 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
     }
     if let Some(ours) = of(Said::Ours) {
         text += &format!("As corefit promises, or was measured here; nobody published it: {ours}.\n");
+        text += promised.unwrap_or_default();
     }
     text += &format!("Fitted: {fitted}.\n");
     if judged < items.len() {
         text += &format!(
-            "Not judged: {}, of other policies or fewer shortages than what is published or promised.\n",
+            "Not judged: {}, of other policies than what is published or promised, or of too few shortages to tell.\n",
             items.len() - judged
         );
     }
@@ -358,10 +363,11 @@ mod tests {
     fn what_nobody_published_is_not_counted_as_published() {
         let item = |theirs, ours| Item::new((Paper::P2, "2.5"), "x", theirs, Some(ours), &Rule::AtMost(1.0));
         let promise = || item(None, 0.5).unpublished();
-        let only = text(&[Paper::P2], &[promise()]);
-        assert!(!only.contains("As published") && only.contains("nobody published it: 1 of 1.\n"), "{only}");
+        let only = text(&[Paper::P2], &[promise()], Some("By 3 of 9.\n"));
+        assert!(!only.contains("As published"), "{only}");
+        assert!(only.contains("nobody published it: 1 of 1.\nBy 3 of 9.\n"), "{only}");
         let all = [item(Some(1.0), 0.5), item(Some(1.0), 2.0), item(None, 0.5), promise()];
-        let all = text(&[Paper::P2], &all);
+        let all = text(&[Paper::P2], &all, None);
         assert!(all.contains("As published: 1 of 2 numbers, 1 of 1 statements.\n"), "{all}");
     }
 

@@ -1,7 +1,7 @@
 //! What came of it: promises, a table and a picture (what is published: `published.rs`). A case is judged by the mean of its runs.
 
 use super::super::{Item, Paper, Rule};
-use super::{Decides, FEW, MOST_RUNS, Row, published, simulate};
+use super::{ALL_OF_TEN, ALL_RANDOM, Decides, FEW, MOST_RUNS, Row, published, simulate};
 use crate::chart::{Chart, Series};
 use crate::stats::{Mean, count, geometric};
 use crate::table::Table;
@@ -81,15 +81,45 @@ pub(super) fn by(rows: &[Row]) -> Decides {
     rows.first().map_or(Decides::default(), |row| row.by)
 }
 
-/// Our promises, on these rows. They are of corefit; of another policy the numbers are only shown.
+/// The ten programs where their work is counted, random ones, and the ten where it is not.
+const TEN: Which = |row| row.signal && !row.random;
+const RANDOM: Which = |row| row.random;
+const SILENT: Which = |row| !row.signal;
+
+/// Which part of what corefit promises of numbers of vCPUs its promises are judged by, in a line. `None`: by nothing.
+pub(in super::super) fn judged_by(rows: &[Row]) -> Option<String> {
+    let [ten, random] = [TEN, RANDOM].map(|which| by_case(rows, which));
+    let runs = || ten.iter().chain(&random).map(|case| case.0.len());
+    let (least, most) = (runs().min()?, runs().max()?);
+    let runs = match (least, most) {
+        (1, 1) => "one run each".into(),
+        _ if least == most => format!("{most} runs each"),
+        _ => format!("{least} to {most} runs each"),
+    };
+    by(rows).is_ours().then(|| {
+        format!(
+            "What it promises of numbers of vCPUs (P2) is judged by {} of the ten programs and {} of random ones, {runs}.\n",
+            part(ten.len(), ALL_OF_TEN),
+            part(random.len(), ALL_RANDOM)
+        )
+    })
+}
+
+/// So many cases, of those of full effort, or more where several documents are put together.
+fn part(cases: usize, all: usize) -> String {
+    format!("{cases} of {} cases", all.max(cases))
+}
+
+/// Our promises, on these rows, which may be a part of all that is promised. They are of corefit; of another policy the numbers are only
+/// shown.
 pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
     let mut items = vec![];
     let by = by(rows);
     let (who, ours) = (by.name(), by.is_ours());
-    let sets: [(&str, Which); 3] = [
-        ("ten programs", |row| row.signal && !row.random),
-        ("random programs", |row| row.random),
-        ("ten programs without a signal", |row| !row.signal),
+    let sets: [(&str, Which, usize); 3] = [
+        ("ten programs", TEN, ALL_OF_TEN),
+        ("random programs", RANDOM, ALL_RANDOM),
+        ("ten programs without a signal", SILENT, ALL_OF_TEN),
     ];
     let worsts: [(String, f64, Of); 4] = [
         ("the worst".into(), 1.15, OURS),
@@ -97,12 +127,13 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
         ("the same over VCPU-Bal's number set at once, its first 0.6 s left out".into(), 1.02, OVER_BAL),
         ("what searching costs at worst (theirs: 28 % at worst)".into(), 1.05, SEARCH),
     ];
-    for (name, of) in sets {
+    for (name, of, all) in sets {
         let cases = by_case(rows, of);
+        let part = part(cases.len(), all);
         let Some(first) = cases.first() else { continue };
         let mut promise = |what: String, number: Mean, limit: f64| {
             let under = if ours { String::new() } else { format!(" under {who}") };
-            let what = format!("{name}{under}: {what}");
+            let what = format!("{name} ({part}){under}: {what}");
             let item = Item::new((Paper::P2, "2.5"), what, None, Some(number.mean), &Rule::AtMost(limit));
             let item = item.off_by(number.ci95).unpublished();
             items.push(if ours { item } else { item.not_judged("corefit promises") });
@@ -111,7 +142,7 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
         let silent = !first.0[0].signal;
         let over_best = cases.iter().map(|case| case.ratio(OURS).mean);
         if !silent && let Some(Mean { mean, ci95, n }) = geometric(over_best) {
-            let what = format!("{who}'s time over the best's, geometric mean of {n} cases");
+            let what = format!("{who}'s time over the best's, geometric mean of the cases");
             promise(what, Mean { mean, ci95: ci95.map(|half| half * mean), n }, 1.05);
         }
         let chosen = if silent { &worsts[2..3] } else { &worsts[..] };
@@ -208,13 +239,12 @@ pub(in super::super) fn chart(rows: &[Row]) -> Chart {
         }
     }
     let who = by(rows).name();
-    let ten: Which = |row| row.signal && !row.random;
     let drawn: [(String, Which, Of); 5] = [
-        ("VCPU-Bal".into(), ten, BAL),
-        ("pCPU-Est".into(), ten, EST),
-        (who.clone(), ten, OURS),
-        (format!("{who}, no signal"), |row| !row.signal, OURS),
-        (format!("{who}, random programs"), |row| row.random, OURS),
+        ("VCPU-Bal".into(), TEN, BAL),
+        ("pCPU-Est".into(), TEN, EST),
+        (who.clone(), TEN, OURS),
+        (format!("{who}, no signal"), SILENT, OURS),
+        (format!("{who}, random programs"), RANDOM, OURS),
     ];
     let series = drawn.into_iter().map(|(name, which, of)| {
         let cases = by_case(rows, which);
@@ -283,11 +313,14 @@ pub(super) mod tests {
         let said: Vec<(&str, f64)> =
             items.iter().map(|item| (item.what.as_str(), item.ours.unwrap())).collect();
         let (what, mean) = said[0];
-        assert!(what.ends_with("geometric mean of 2 cases"), "{what}");
+        assert!(
+            what.starts_with("ten programs (2 of 130 cases): ")
+                && what.ends_with("geometric mean of the cases")
+        );
         assert!((mean - (1.3_f64 * 1.2).sqrt()).abs() < 1e-9, "{mean}");
         let (what, worst) = said[1];
         let which = "(lu, 4 VMs, 2 runs; single runs of all cases 1.500 at most, 3 of 4 above)";
-        assert_eq!(what, format!("ten programs: the worst {which}"));
+        assert_eq!(what, format!("ten programs (2 of 130 cases): the worst {which}"));
         assert!((worst - 1.3).abs() < 1e-9, "{worst}");
         // How far off by chance: of the cases for the geometric mean, else of runs.
         let off: Vec<Option<f64>> = items.iter().map(|item| item.ci95).collect();
@@ -300,7 +333,22 @@ pub(super) mod tests {
             "{said:?}"
         );
         let (what, worst) = said[6];
-        assert_eq!((what, worst), ("random programs: the worst (random 7, 4 VMs, one run)", 1.5));
+        let which = "random programs (1 of 60 cases): the worst (random 7, 4 VMs, one run)";
+        assert_eq!((what, worst), (which, 1.5));
+    }
+
+    #[test]
+    fn what_promises_are_judged_by_is_said() {
+        let said = |rows: &[Row]| judged_by(rows).unwrap();
+        let one = said(&[row("lu", 0, 1.1), row("bt", 0, 1.1), row("random 7", 0, 1.1)]);
+        let all = "2 of 130 cases of the ten programs and 1 of 60 cases of random ones, one run each.\n";
+        assert!(one.ends_with(all), "{one}");
+        let more = said(&[row("lu", 3, 1.1), row("bt", 3, 1.1), row("bt", 4, 1.1)]);
+        assert!(more.ends_with("and 0 of 60 cases of random ones, 1 to 2 runs each.\n"), "{more}");
+        let many: Vec<Row> = (0..70).map(|number| row(&format!("random {number}"), 0, 1.1)).collect();
+        assert!(said(&many).contains(" 70 of 70 cases of random ones, "), "of several documents");
+        let other = Row { by: Sizer::Vscale.into(), ..row("lu", 0, 1.1) };
+        assert!(judged_by(&[other]).is_none() && judged_by(&[]).is_none());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use super::p5::Policies;
 use crate::named::{name, named};
 use crate::parallel;
 use Shortage::{Limit, Reduction, Sharing};
-pub(super) use figures::{chart, items, text};
+pub(super) use figures::{chart, items, judged_by, text};
 use programs::Long;
 pub(super) use simulate::seconds;
 
@@ -39,6 +39,24 @@ const FEW: u64 = 3;
 /// The first of the random programs, if nobody says otherwise. Neither policy nor simulator was made with one of these in sight: once
 /// one was looked at while either was mended, this moves on (docs/sizing.md, *What was measured*).
 const RANDOM: u64 = 9000;
+/// All shortages that are simulated.
+const SHORTAGES: [Shortage; 12] = [
+    Sharing(2),
+    Sharing(4),
+    Sharing(8),
+    Limit(12),
+    Limit(8),
+    Limit(4),
+    Limit(1),
+    Reduction(12),
+    Reduction(8),
+    Reduction(4),
+    Reduction(2),
+    Reduction(1),
+];
+/// Cases at full effort: of the ten programs, with each shortage and without one, and of random programs, with one each.
+const ALL_OF_TEN: usize = PROGRAMS.len() * (SHORTAGES.len() + 1);
+const ALL_RANDOM: usize = 60;
 
 /// Which cases are simulated.
 #[derive(clap::Args)]
@@ -46,7 +64,7 @@ pub(super) struct Choice {
     /// How much of what controllers do is simulated: numbers of vCPUs (P2); with any but none also 1,000 job sets (P5), a minute
     /// on two idle CPUs. quick: three shortages and six random programs, a minute; full: all twelve (2 to 8 VMs, caps of 1200 to
     /// 100 %, 12 to 1 pCPUs), none, and 60 random programs; three runs of each case only say how many others, 3, 6, 12 or 24, are to
-    /// tell of it; more than an hour
+    /// tell of it; more than an hour. What corefit promises of numbers of vCPUs is judged by the cases that are simulated; it is said which
     #[arg(long = "controllers", value_enum, value_name = "HOW", default_value = "quick")]
     pub(super) effort: Effort,
     /// Of P2's numbers of vCPUs only the cases whose name has this in it, as in "lu, 4 VMs", "cg, " or ", 400 %", and
@@ -248,24 +266,8 @@ fn earlier(files: &[PathBuf]) -> Result<Vec<Row>> {
 }
 
 fn cases(choice: &Choice) -> Result<Vec<Case>> {
-    let (shortages, random): (&[Shortage], u64) = match choice.effort {
-        Effort::Full => (
-            &[
-                Sharing(2),
-                Sharing(4),
-                Sharing(8),
-                Limit(12),
-                Limit(8),
-                Limit(4),
-                Limit(1),
-                Reduction(12),
-                Reduction(8),
-                Reduction(4),
-                Reduction(2),
-                Reduction(1),
-            ],
-            60,
-        ),
+    let (shortages, random): (&[Shortage], usize) = match choice.effort {
+        Effort::Full => (&SHORTAGES, ALL_RANDOM),
         _ => (&[Sharing(4), Limit(4), Reduction(4)], 6),
     };
     let mut cases = vec![];
@@ -278,8 +280,7 @@ fn cases(choice: &Choice) -> Result<Vec<Case>> {
     for name in PROGRAMS.into_iter().filter(|_| choice.effort == Effort::Full) {
         cases.push(Case { long: programs::ten(name)?, shortage: Sharing(1), random: false });
     }
-    for number in 0..random {
-        let shortage = shortages[usize::try_from(number).unwrap_or(0) % shortages.len()];
+    for (number, &shortage) in (0..).zip(shortages.iter().cycle().take(random)) {
         let long = programs::random(choice.random.unwrap_or(RANDOM).saturating_add(number));
         cases.push(Case { long, shortage, random: true });
     }
