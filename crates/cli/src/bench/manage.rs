@@ -1,6 +1,7 @@
 //! `corefit bench manage`: what a step of the controllers costs, and what the daemon does.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -19,13 +20,15 @@ use super::explain::of_libvirt;
 use crate::machine::MachineArg;
 use crate::manage::{Boot, Journal, Keeper, Status, left, step};
 use crate::printable;
-use crate::stats::median;
+use crate::stats::{median, number};
 use crate::table::Table;
 
 /// The promises: a step, ms; the daemon's part of a core, and its memory, MiB.
 const STEP_MS: f64 = 100.0;
 const CORE: f64 = 0.01;
 const MEMORY_MIB: f64 = 64.0;
+/// So many steps a second are once a second: of each twenty one may be late.
+const RATE: f64 = 0.95;
 /// vCPUs of each VM.
 const VCPUS: u32 = 10;
 /// VMs of the large host, and of the daemon's.
@@ -52,6 +55,9 @@ struct Document {
     bench: &'static str,
     step: StepCost,
     daemon: Option<DaemonCost>,
+    /// Why the daemon did not keep its promises: it ended, could not look, or left settings changed.
+    failed: Option<String>,
+    /// What is not installed here, so that no daemon was started.
     skipped: Vec<String>,
 }
 
@@ -72,6 +78,8 @@ struct DaemonCost {
     vms: usize,
     vcpus: usize,
     seconds: f64,
+    /// In these seconds.
+    steps: u64,
     /// CPU time over time, user and system.
     cores: f64,
     /// How much more libvirt's daemons used than before, likewise; `None`: of the test driver, which is in the daemon itself.
@@ -86,12 +94,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         MachineArg::named(machine).can_act()?;
     }
     let step = step_cost(if args.quick { 5 } else { 30 })?;
-    let mut skipped = Vec::new();
-    let daemon = daemon_cost(args.machine.as_deref(), Duration::from_secs(if args.quick { 5 } else { 30 }));
-    // Who names a machine is not told of the rest alone.
-    let daemon = if args.machine.is_some() { Ok(daemon?) } else { daemon };
-    let daemon = daemon.map_err(|error| skipped.push(format!("the daemon: {error:#}"))).ok();
-    let document = Document { bench: "manage", step, daemon, skipped };
+    let time = Duration::from_secs(if args.quick { 5 } else { 30 });
+    let machine = args.machine.as_deref();
+    let mut document = Document { bench: "manage", step, daemon: None, failed: None, skipped: Vec::new() };
+    match (missing(machine), machine) {
+        (None, None) => document.found(daemon_cost(None, time)),
+        (Some(why), None) => document.skipped.push(format!("the daemon: {why}")),
+        // Who names a machine is not told of the rest alone.
+        (None, Some(_)) => document.daemon = Some(daemon_cost(machine, time)?),
+        (Some(why), Some(_)) => bail!("{why}"),
+    }
     if args.json {
         answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
@@ -103,8 +115,38 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 impl Document {
     fn met(&self) -> bool {
-        let daemon = |d: &DaemonCost| d.cores < d.target_cores && d.most_mib < d.target_mib;
-        self.step.most_ms < self.step.target_ms && self.daemon.as_ref().is_none_or(daemon)
+        let daemon = |d: &DaemonCost| d.cores < d.target_cores && d.most_mib < d.target_mib && d.is_in_time();
+        self.step.most_ms < self.step.target_ms
+            && self.failed.is_none()
+            && self.daemon.as_ref().is_none_or(daemon)
+    }
+
+    /// What came of the daemon.
+    fn found(&mut self, daemon: Result<DaemonCost>) {
+        match daemon {
+            Ok(daemon) => self.daemon = Some(daemon),
+            Err(error) => self.failed = Some(format!("{error:#}")),
+        }
+    }
+}
+
+impl DaemonCost {
+    /// Whether it looked once a second. How many steps lie in some seconds depends by one on when these begin.
+    fn is_in_time(&self) -> bool {
+        number(self.steps) + 1.0 >= RATE * self.seconds
+    }
+}
+
+/// What is not installed here that it takes to measure a daemon on this machine, libvirt's test driver if none is given.
+fn missing(machine: Option<&str>) -> Option<String> {
+    let setpriv = Command::new("setpriv").arg("--version").output();
+    if setpriv.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return Some("setpriv is not installed (apt install util-linux)".into());
+    }
+    let test = machine.is_none().then(|| MachineArg::named("libvirt:test:///default").open_to_act());
+    match test?.map(|mut test| test.observe()) {
+        Ok(Err(MachineError::Unsupported(why))) => Some(why),
+        _ => None,
     }
 }
 
@@ -195,18 +237,23 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
         .context("starting corefit manage by setpriv (util-linux)")?;
     let mut daemon = Daemon(child);
     let id = daemon.0.id();
+    let status = || -> Result<Status> {
+        let shown = Command::new(&corefit).args(["status", "--json", "--state"]).arg(&state).output()?;
+        serde_json::from_slice(&shown.stdout).context("what corefit status says")
+    };
     // What starting costs is not what it costs to run.
     std::thread::sleep(Duration::from_secs(3));
+    let first = status();
     let (begun, before, asked) = (Instant::now(), cpu_of(id), of_libvirt());
     std::thread::sleep(time);
     let (seconds, after) = (begun.elapsed().as_secs_f64(), cpu_of(id));
     let ended = daemon.0.try_wait()?;
     let asked = of_libvirt().saturating_sub(asked);
-    let shown = Command::new(&corefit).args(["status", "--json", "--state"]).arg(&state).output();
+    let last = status();
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let end = daemon.end()?;
     let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-    let (None, Some(before), Some(after)) = (ended, before, after) else {
+    let (None, Some(before), Some(after), true) = (ended, before, after, end.success()) else {
         bail!("it ended ({end}): {}", said(&log, "").last().unwrap_or("without a word"));
     };
     if let Some(why) = said(&log, "cannot look").next() {
@@ -215,7 +262,7 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
     let peak = status
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
-    let shown: Status = serde_json::from_slice(&shown?.stdout).context("what corefit status says")?;
+    let (first, shown) = (first?, last?);
     if shown.vms.is_empty() {
         bail!("{machine} has no VMs");
     }
@@ -224,6 +271,7 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
         vms: shown.vms.len(),
         vcpus: shown.vms.iter().map(|vm| vm.vcpus.unwrap_or_default()).sum(),
         seconds,
+        steps: shown.steps.saturating_sub(first.steps),
         libvirtd_cores: (!is_test).then(|| (asked.as_secs_f64() - idle.as_secs_f64()) / seconds),
         cores: after.saturating_sub(before).as_secs_f64() / seconds,
         target_cores: CORE,
@@ -360,7 +408,7 @@ fn text(document: &Document) -> String {
     if let Some(daemon) = &document.daemon {
         table.row(vec![
             format!(
-                "daemon, {} VMs, {} vCPUs of {}, at 1 Hz for {:.0} s",
+                "daemon, {} VMs, {} vCPUs of {}, for {:.0} s",
                 daemon.vms,
                 daemon.vcpus,
                 printable::text(&daemon.machine),
@@ -380,9 +428,19 @@ fn text(document: &Document) -> String {
             format!("{:.0} MiB", daemon.target_mib),
             verdict(daemon.most_mib < daemon.target_mib),
         ]);
+        table.row(vec![
+            "its steps in this time".into(),
+            daemon.steps.to_string(),
+            "one a second".into(),
+            verdict(daemon.is_in_time()),
+        ]);
     }
+    if document.failed.is_some() {
+        table.row(vec!["daemon".into(), "failed".into(), "-".into(), verdict(false)]);
+    }
+    let failed: String = document.failed.iter().map(|why| format!("failed: the daemon: {why}\n")).collect();
     let skipped: String = document.skipped.iter().map(|why| format!("skipped: {why}\n")).collect();
-    format!("{}median step: {:.1} ms\n{skipped}", table.render(), step.median_ms)
+    format!("{}median step: {:.1} ms\n{failed}{skipped}", table.render(), step.median_ms)
 }
 
 #[cfg(test)]
@@ -395,6 +453,58 @@ mod tests {
         assert_eq!(said(log, "cannot look").collect::<Vec<_>>(), ["error: cannot look at=1 why=gone"]);
         assert_eq!(said(log, "").last(), Some("libvirt: gone"));
         assert_eq!(said(log, "panicked").next(), None);
+    }
+
+    fn document() -> Document {
+        let step = StepCost {
+            vms: 2,
+            vcpus: 20,
+            steps: 5,
+            actions: 0,
+            median_ms: 1.0,
+            most_ms: 2.0,
+            target_ms: STEP_MS,
+        };
+        Document { bench: "manage", step, daemon: None, failed: None, skipped: Vec::new() }
+    }
+
+    #[test]
+    fn a_daemon_that_ends_is_no_promise_kept_and_none_that_nothing_is_installed_for_breaks_one() {
+        let (mut failed, mut skipped) = (document(), document());
+        skipped.skipped.push("the daemon: no libvirt".into());
+        assert!(skipped.met() && text(&skipped).ends_with("skipped: the daemon: no libvirt\n"));
+        if let Some(why) = missing(Some("libvirt:test:///default")) {
+            return println!("skipped: {why}");
+        }
+        // What is started here is no corefit, and ends at once.
+        failed.found(daemon_cost(None, Duration::ZERO));
+        let (why, text) = (failed.failed.clone().unwrap_or_default(), text(&failed));
+        assert!(why.starts_with("it ended (exit status: ") && failed.skipped.is_empty(), "{why}");
+        assert!(!failed.met() && text.contains("NOT MET"), "{text}");
+        assert!(text.ends_with(&format!("failed: the daemon: {why}\n")), "{text}");
+    }
+
+    #[test]
+    fn a_daemon_that_looks_less_than_once_a_second_is_no_promise_kept() {
+        let with = |steps: u64, seconds: f64| {
+            let daemon = DaemonCost {
+                machine: "paper".into(),
+                vms: 2,
+                vcpus: 20,
+                seconds,
+                steps,
+                cores: 0.001,
+                libvirtd_cores: None,
+                target_cores: CORE,
+                most_mib: 1.0,
+                target_mib: MEMORY_MIB,
+            };
+            let document = Document { daemon: Some(daemon), ..document() };
+            assert_eq!(document.met(), !text(&document).contains("NOT MET"));
+            document.met()
+        };
+        assert!(with(30, 30.001) && with(28, 30.001) && with(4, 5.001) && with(120, 30.0));
+        assert!(!with(27, 30.001) && !with(3, 5.001) && !with(0, 5.0));
     }
 
     #[test]
