@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arbitrate::{Arbitrate, arbiter};
 use super::asked::Asked;
 use super::demand::{Cut, predictor};
-use super::granting::{Given, Others};
+use super::granting::{Given, Others, granted};
 use super::known::Known;
 use super::lighten::Lightening;
 use super::place::{Placing, classes, placer};
@@ -236,8 +236,9 @@ impl Controller {
             step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);
         }
         step.plan.actions.extend(self.ask_again(&seen, &step.kept));
-        let granted = self.granted(&asked, &requests, grants.as_deref());
-        step.plan.actions.extend(self.weighing.step(&seen, &granted, &usable, &self.policy));
+        let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
+        let granted = granted(&self.policy, &asked, (&requests.0, &requests.1), &grants);
+        step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
         if let Some(usual) = usual {
             self.light.clear();
             step.plan.actions.extend(self.lightening.step(usual, &self.policy, &mut self.light));

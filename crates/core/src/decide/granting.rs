@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use super::arbitrate::{Grant, Request};
 use super::asked::Asked;
 use super::controller::Step;
-use super::island::running;
 use super::known::Known;
 use super::part::{may_use, online};
+use super::remedy::weights_help;
 use super::room::Room;
 use super::short::below;
 use super::size::whole;
 use super::starving::guaranteed;
 use super::weigh::Granted;
-use super::{Arbiter, Controller, hypothesis, pcpus};
+use super::{Arbiter, Controller, Policy, hypothesis, pcpus};
 use crate::machine::{HostEstimate, VmEstimate, VmId, VmState};
 use crate::units::count;
 use crate::{CpuSet, Cpus};
@@ -68,7 +68,7 @@ impl Controller {
             self.gives_way(requests, &mut grants);
         }
         step.notes.extend(self.promised_too_much(asked, own, usable, seen));
-        let remedy = if !weighs && crowded(asked, own, &grants, usable) { REMEDY } else { "" };
+        let all = granted(&self.policy, asked, (requests, own), &grants);
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
             known.granted = Some(grant.pcpus);
@@ -89,9 +89,10 @@ impl Controller {
             if !starves {
                 known.starved.1 = None;
             } else if known.starved.1.is_none() {
-                let remedy = if uses_less { remedy } else { "" };
+                let seen = usual.unwrap_or(seen);
+                let helps = !weighs && weights_help(seen, asked.number, &all, &self.policy);
                 known.starved.0 += 1;
-                known.starved.1 = Some(known.starving(&vm.seen.name) + remedy);
+                known.starved.1 = Some(known.starving(&vm.seen.name) + if helps { REMEDY } else { "" });
             }
             step.notes.extend(known.starved.1.clone());
         }
@@ -192,30 +193,28 @@ impl Controller {
         });
         little.filter(|_| !weighs).chain(silent).collect()
     }
+}
 
-    /// What was granted, for weights; nothing if they are not to follow it.
-    pub(super) fn granted<'a>(
-        &self,
-        asked: &[Asked],
-        (requests, own): &'a (Vec<Request>, Vec<CpuSet>),
-        grants: Option<&[Grant]>,
-    ) -> Vec<Granted<'a>> {
-        let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
-        let granted =
-            |(((asked, request), own), grant): (((&Asked, &Request), &'a CpuSet), &Grant)| Granted {
-                number: asked.number,
-                own,
-                pcpus: grant.pcpus,
-                short: request.wanted() > grant.pcpus,
-                guaranteed: asked.guaranteed(true),
-                keeps: asked.wants.unwrap_or(0.0).min(asked.guaranteed(true)),
-                most: asked.useful,
-                wants: asked.wants.unwrap_or(f64::INFINITY),
-                priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
-                vcpus: asked.stay(grant.pcpus),
-            };
-        asked.iter().zip(requests).zip(own).zip(grants).map(granted).collect()
-    }
+/// What was granted, for weights.
+pub(super) fn granted<'a>(
+    policy: &Policy,
+    asked: &[Asked],
+    (requests, own): (&[Request], &'a [CpuSet]),
+    grants: &[Grant],
+) -> Vec<Granted<'a>> {
+    let granted = |(((asked, request), own), grant): (((&Asked, &Request), &'a CpuSet), &Grant)| Granted {
+        number: asked.number,
+        own,
+        pcpus: grant.pcpus,
+        short: request.wanted() > grant.pcpus,
+        guaranteed: asked.guaranteed(true),
+        keeps: asked.wants.unwrap_or(0.0).min(asked.guaranteed(true)),
+        most: asked.useful,
+        wants: asked.wants.unwrap_or(f64::INFINITY),
+        priority: if policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
+        vcpus: asked.stay(grant.pcpus),
+    };
+    asked.iter().zip(requests).zip(own).zip(grants).map(granted).collect()
 }
 
 impl Known {
@@ -232,13 +231,6 @@ impl Known {
             "{name}: has wanted at least {wants} for half a minute and more, was granted {granted}{used} meanwhile{again}"
         )
     }
-}
-
-/// Whether more vCPUs stay than there are pCPUs, of all or of those that some may use.
-fn crowded(asked: &[Asked], own: &[CpuSet], grants: &[Grant], usable: &CpuSet) -> bool {
-    let stay = asked.iter().zip(own).zip(grants);
-    let stay = stay.map(|((asked, own), grant)| (own, running(asked.stay(grant.pcpus) as usize, own)));
-    Room::lacks(stay, usable).is_some()
 }
 
 /// One more than they ask for to those who run, of what is left, and only as long as it is: a guest with no vCPU that idles cannot show

@@ -1,7 +1,9 @@
-//! VMs that share pCPUs, and whether there are too few of these for them.
+//! VMs that have too few pCPUs together, and whether somebody is short of them.
 //!
 //! Example: three VMs of 16 vCPUs each on pCPUs 0-31, one of 4 on 32-63. The first three need weights to divide what they share, though there
-//! are 64 pCPUs for 52 vCPUs; the fourth has nothing to do with that.
+//! are 64 pCPUs for 52 vCPUs; the fourth has nothing to do with that. Nor has it on 0-63, for it has room on the others.
+
+use std::collections::BTreeSet;
 
 use super::Policy;
 use super::granting::ROUNDING;
@@ -12,59 +14,59 @@ use crate::CpuSet;
 use crate::machine::HostEstimate;
 use crate::units::count;
 
-/// VMs of which each shares pCPUs with another, directly or over others.
+/// VMs that pCPUs were granted to, of which each shares pCPUs with another, directly or over others, and more vCPUs stay than there are pCPUs
+/// for them.
 #[derive(Debug)]
 pub(super) struct Island<'a> {
     /// Those that they may use.
     pub(super) pcpus: CpuSet,
-    /// Those of them that pCPUs were granted to.
     pub(super) granted: Vec<Granted<'a>>,
-    /// vCPUs of each that stay, and where.
-    stay: Vec<(CpuSet, f64)>,
 }
 
-impl Island<'_> {
-    /// Whether somebody has less than it asked for, or all of them together what they keep anyway and want, and numbers of vCPUs do not see to the rest.
+impl<'a> Island<'a> {
+    /// Whether somebody has less than it asked for, or some have less than what they keep anyway and want of pCPUs that they share.
     pub(super) fn is_contended(&self) -> bool {
-        let keep: f64 = self.granted.iter().map(|granted| granted.keeps).sum();
-        let too_much = keep > count(self.pcpus.len()) + ROUNDING;
-        let stay = self.stay.iter().map(|(own, stay)| (own, *stay));
-        (too_much || self.granted.iter().any(|granted| granted.short))
-            && Room::lacks(stay, &self.pcpus).is_some()
+        let keep = |some: Vec<Granted<'_>>| some.iter().map(|granted| granted.keeps).sum::<f64>();
+        let too_much = || self.sets().any(|(pcpus, some)| keep(some) > count(pcpus) + ROUNDING);
+        self.granted.iter().any(|granted| granted.short) || too_much()
+    }
+
+    /// How many pCPUs some of them may use alone, and who these are; and all of them.
+    pub(super) fn sets(&self) -> impl Iterator<Item = (usize, Vec<Granted<'a>>)> {
+        let sets = self.granted.iter().map(|granted| granted.own);
+        let sets: BTreeSet<&CpuSet> = sets.chain([&self.pcpus]).collect();
+        let within = |set: &CpuSet| -> Vec<Granted<'a>> {
+            self.granted.iter().filter(|granted| granted.own.is_within(set)).copied().collect()
+        };
+        sets.into_iter().map(move |set| (set.len(), within(set)))
     }
 }
 
-/// All islands of these pCPUs.
-pub(super) fn islands<'a>(
-    seen: &HostEstimate,
-    granted: &[Granted<'a>],
-    usable: &CpuSet,
-    policy: &Policy,
-) -> Vec<Island<'a>> {
+/// All islands of a host.
+pub(super) fn islands<'a>(seen: &HostEstimate, granted: &[Granted<'a>], policy: &Policy) -> Vec<Island<'a>> {
     let online = online(seen);
+    let stay = |number: usize| {
+        let vm = &seen.vms[number];
+        let found = granted.binary_search_by_key(&number, |granted| granted.number);
+        let (own, vcpus) = match found {
+            Ok(at) => (granted[at].own.clone(), granted[at].vcpus as usize),
+            Err(_) => (may_use(policy, &online, vm), vm.seen.online().len()),
+        };
+        // On its own pCPUs so many can run at once.
+        let stay = count(vcpus.min(own.len()));
+        (own, stay)
+    };
+    let running = (0..seen.vms.len()).filter(|number| seen.vms[*number].seen.is_running_vm());
+    let stay: Vec<(CpuSet, f64)> = running.map(stay).collect();
+    let crowded = Room::lacks(stay.iter().map(|(own, stay)| (own, *stay)), &online).unwrap_or_default();
     let mut islands: Vec<Island<'a>> = Vec::new();
-    for (number, vm) in seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.is_running_vm()) {
-        let found = granted.binary_search_by_key(&number, |granted| granted.number).ok();
-        let found = found.map(|at| granted[at]);
-        let own = found.map_or_else(|| may_use(policy, &online, vm), |granted| granted.own.clone());
-        let own = own.intersection(usable);
-        if own.is_empty() {
-            continue;
-        }
-        let vcpus = found.map_or_else(|| vm.seen.online().len(), |granted| granted.vcpus as usize);
-        let stay = vec![(own.clone(), running(vcpus, &own))];
-        let mut all = Island { pcpus: own.clone(), granted: found.into_iter().collect(), stay };
-        for other in islands.extract_if(.., |island| island.pcpus.meets(&own)) {
+    for one in granted.iter().filter(|one| !one.own.is_empty() && one.own.is_within(&crowded)) {
+        let mut all = Island { pcpus: one.own.clone(), granted: vec![*one] };
+        for other in islands.extract_if(.., |island| island.pcpus.meets(one.own)) {
             all.pcpus = all.pcpus.union(&other.pcpus);
             all.granted.extend(other.granted);
-            all.stay.extend(other.stay);
         }
         islands.push(all);
     }
     islands
-}
-
-/// pCPUs of its own that so many vCPUs of a VM can run on at once.
-pub(super) fn running(vcpus: usize, own: &CpuSet) -> f64 {
-    count(vcpus.min(own.len()))
 }

@@ -27,6 +27,7 @@ mod part;
 mod place;
 mod placement;
 mod policy;
+mod remedy;
 mod room;
 mod shape;
 mod short;

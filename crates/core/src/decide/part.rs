@@ -18,6 +18,11 @@ pub(super) fn weight(vm: &VmEstimate) -> f64 {
     vm.seen.weight.map_or(1024.0, |weight| weight.0)
 }
 
+/// Whether its weight can be changed.
+pub(super) fn weighs(vm: &VmEstimate) -> bool {
+    vm.seen.weight.is_some() && vm.seen.fixed(LeverKind::Weight).is_none()
+}
+
 /// pCPUs that one vCPU of a VM may use: one, or less where each has a quota of its own (libvirt's `<quota>`). In their mean, which stays where
 /// quotas are divided otherwise (`shape`).
 pub(super) fn each(vm: &VmEstimate) -> f64 {

@@ -84,7 +84,8 @@ impl Room {
         room
     }
 
-    /// The first of these sets of which all that is to be had of them cannot be: whole pCPUs of all, of one also parts.
+    /// pCPUs of which all that is to be had of them cannot be, with everybody moved to where others cannot be, and of which those that may use
+    /// others need none: whole pCPUs of all, of one set also parts.
     pub(super) fn lacks<'a>(
         parts: impl IntoIterator<Item = (&'a CpuSet, f64)>,
         pcpus: &CpuSet,
@@ -94,17 +95,22 @@ impl Room {
             *sets.entry(set).or_default() += part;
         }
         let mut room = Room::new(sets.keys().copied(), pcpus, &[]);
-        let lacks = |(i, (_, part)): &(usize, (&CpuSet, f64))| {
-            let size = room.kinds[room.kind_of[*i]].may.len();
+        let mut lacks = CpuSet::default();
+        for (i, part) in sets.into_values().enumerate() {
+            let kind = room.kind_of[i];
+            let size = room.kinds[kind].may.len();
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
                 reason = "at most a number of pCPUs"
             )]
             let whole = (part + 1e-9).clamp(0.0, count(size)).floor() as u32;
-            *part > count(size) + 1e-9 || room.take(*i, whole) < whole
-        };
-        sets.into_iter().enumerate().find(lacks).map(|(_, (set, _))| set.clone())
+            let lacks_some = room.take_kind(kind, whole) < whole || part > count(size) + 1e-9;
+            let full = if lacks_some { room.move_others(kind).err().unwrap_or_default() } else { Vec::new() };
+            let full = room.kinds.iter().zip(full).filter(|(_, full)| *full);
+            lacks = full.fold(lacks, |all, (kind, _)| all.union(&kind.may));
+        }
+        (!lacks.is_empty()).then_some(lacks)
     }
 
     /// Gives a request up to so many pCPUs more, and returns how many there were.
@@ -142,7 +148,7 @@ impl Room {
                 self.classes[*class].free -= some;
                 *has += some;
                 taken += some;
-            } else if self.move_others(kind) {
+            } else if self.move_others(kind).is_ok() {
                 taken += 1;
             } else {
                 break;
@@ -153,7 +159,10 @@ impl Room {
 
     /// Finds a pCPU for one of a kind where others have all: they move on to classes with free ones, over as many others as it
     /// takes (an augmenting path; Ford and Fulkerson 1956).
-    fn move_others(&mut self, kind: usize) -> bool {
+    ///
+    /// # Errors
+    /// Which kinds have all that it could have so: all of theirs is taken, and nobody else has any of it.
+    fn move_others(&mut self, kind: usize) -> Result<(), Vec<bool>> {
         // Of each kind who wants a pCPU of it: that kind, and where the class is in its own.
         let mut asked_by: Vec<Option<(usize, usize, usize)>> = vec![None; self.kinds.len()];
         let mut seen = vec![false; self.kinds.len()];
@@ -171,7 +180,7 @@ impl Room {
                         self.kinds[before].has[gets].1 += 1;
                         now = before;
                     }
-                    return true;
+                    return Ok(());
                 }
                 for &(other, gives) in &self.classes[class].kinds {
                     if !seen[other] && self.kinds[other].has[gives].1 > 0 {
@@ -182,7 +191,7 @@ impl Room {
                 }
             }
         }
-        false
+        Err(seen)
     }
 }
 
@@ -244,7 +253,14 @@ mod tests {
         assert_eq!(lacks(&[("0-3", 4.0), ("0-3", 4.0), ("0-7", 0.0)]).as_deref(), Some("0-3"));
         assert_eq!(lacks(&[("0-1", 0.5); 4]), None);
         assert_eq!(lacks(&[("0-1", 0.5); 5]).as_deref(), Some("0-1"));
-        assert_eq!(lacks(&[("0-1", 2.0), ("1-2", 2.0), ("0-7", 1.0)]).as_deref(), Some("1-2"));
+        assert_eq!(lacks(&[("0-1", 2.0), ("1-2", 2.0), ("0-7", 1.0)]).as_deref(), Some("0-2"));
+        assert_eq!(
+            lacks(&[("0-1", 3.0), ("0-7", 6.0)]).as_deref(),
+            Some("0-1"),
+            "who may use others has room"
+        );
+        assert_eq!(lacks(&[("0-1", 3.0), ("0-7", 7.0)]).as_deref(), Some("0-7"));
+        assert_eq!(lacks(&[("0-1", 3.0), ("2-5", 2.0), ("6-7", 3.0)]).as_deref(), Some("0-1,6-7"));
     }
 
     #[test]

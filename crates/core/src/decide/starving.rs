@@ -72,7 +72,7 @@ fn is_judged(vm: &VmEstimate, policy: &Policy) -> bool {
     vm.seen.is_running_vm() && !vm.seen.is_group() && !left_alone(vm, policy)
 }
 
-fn left_alone(vm: &VmEstimate, policy: &Policy) -> bool {
+pub(super) fn left_alone(vm: &VmEstimate, policy: &Policy) -> bool {
     vm.seen.hands_off || vm.seen.unclear.is_some() || policy.of(&vm.seen.name).exclude == Some(true)
 }
 

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::island::islands;
+use super::island::{Island, islands};
 use super::{Action, Fate, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
 use crate::machine::{HostEstimate, Lever, LeverKind, Role, Value, VmEstimate, VmId, VmState};
@@ -95,10 +95,10 @@ struct Sibling<'a> {
 
 /// What a VM that pCPUs were granted to is to get of them.
 #[derive(Clone, Copy, Debug)]
-struct Part<'a> {
+pub(super) struct Part<'a> {
     granted: Granted<'a>,
     /// pCPUs, and those of them that it is guaranteed.
-    all: f64,
+    pub(super) all: f64,
     sure: f64,
 }
 
@@ -110,13 +110,12 @@ struct Target {
 }
 
 impl Weighing {
-    /// Which weights to change, by what was granted of these pCPUs, in the order of numbers. Without grants: all as they
+    /// Which weights to change, by what was granted, in the order of numbers. Without grants: all as they
     /// were, those too that came changed from another host.
     pub(super) fn step(
         &mut self,
         seen: &HostEstimate,
         granted: &[Granted<'_>],
-        usable: &CpuSet,
         policy: &Policy,
     ) -> Vec<Action> {
         let ours = !self.before.is_empty() || self.vms.values().any(|known| known.wrote.is_some());
@@ -125,17 +124,16 @@ impl Weighing {
             return Vec::new();
         }
         self.settle(seen);
-        let (mut targets, mut calm) = (BTreeMap::new(), BTreeSet::new());
-        let mut all_calm = true;
-        for island in islands(seen, granted, usable, policy) {
-            if island.is_contended() {
-                all_calm = false;
-                let (parts, pcpus) = (parts(seen, &island.granted, island.pcpus.len()), island.pcpus.len());
-                targets.extend(self.targets(seen, &parts, count(pcpus), policy));
-            } else {
-                calm.extend(island.granted.iter().map(|granted| &seen.vms[granted.number].seen.id));
+        let id = |granted: &Granted<'_>| &seen.vms[granted.number].seen.id;
+        let mut targets = BTreeMap::new();
+        let mut calm: BTreeSet<&VmId> = granted.iter().map(id).collect();
+        for island in islands(seen, granted, policy).into_iter().filter(Island::is_contended) {
+            for granted in &island.granted {
+                calm.remove(id(granted));
             }
+            targets.extend(self.targets(seen, &parts(seen, &island), count(island.pcpus.len()), policy));
         }
+        let all_calm = calm.len() == granted.len();
         // Those that nothing was granted are as they were at once, unless all is calm.
         let mut wait = BTreeSet::new();
         for (id, known) in &mut self.vms {
@@ -339,21 +337,33 @@ impl Known {
     }
 }
 
-/// What each VM's part is, in pCPUs.
-fn parts<'a>(seen: &HostEstimate, granted: &[Granted<'a>], pcpus: usize) -> BTreeMap<VmId, Part<'a>> {
+/// What each VM's part is, in pCPUs: the least of what it is of each set of pCPUs that it may use no others than, so that weights in
+/// proportion to all of them give it.
+pub(super) fn parts<'a>(seen: &HostEstimate, island: &Island<'a>) -> BTreeMap<VmId, Part<'a>> {
+    let mut all: BTreeMap<VmId, Part<'a>> = BTreeMap::new();
+    for part in island.sets().flat_map(|(pcpus, some)| parts_of(&some, count(pcpus))) {
+        let least = all.entry(seen.vms[part.granted.number].seen.id.clone()).or_insert(part);
+        if part.all < least.all {
+            *least = part;
+        }
+    }
+    all
+}
+
+/// The same of so many pCPUs.
+fn parts_of<'a>(granted: &[Granted<'a>], pcpus: f64) -> Vec<Part<'a>> {
     let beyond =
         |granted: &Granted<'_>| (f64::from(granted.pcpus).min(granted.most) - granted.guaranteed).max(0.0);
-    let (sure, guaranteed) = guarantees(granted, count(pcpus));
+    let (sure, guaranteed) = guarantees(granted, pcpus);
     let wanted: f64 = granted.iter().map(beyond).sum();
-    let left = (count(pcpus) - guaranteed).max(0.0);
+    let left = (pcpus - guaranteed).max(0.0);
     let factor = if wanted > left { left / wanted } else { 1.0 };
-    let id = |granted: &Granted<'_>| seen.vms[granted.number].seen.id.clone();
-    let part = |granted: &Granted<'a>, sure: f64| Part {
+    let part = |(granted, sure): (&Granted<'a>, f64)| Part {
         granted: *granted,
         all: sure + factor * beyond(granted),
         sure,
     };
-    granted.iter().zip(sure).map(|(granted, sure)| (id(granted), part(granted, sure))).collect()
+    granted.iter().zip(sure).map(part).collect()
 }
 
 /// What is guaranteed to each, as far as it fits: the more important first, equally important ones in proportion. Nobody gets nothing.

@@ -317,33 +317,50 @@ fn weights_follow_grants_where_some_pcpus_are_crowded_though_others_are_free() {
     );
 }
 
-/// Each has one vCPU, which it keeps: three on two pCPUs.
+/// 40 s in which each vCPU that is not on a pCPU waits for one; the notes of the last.
+fn waiting(toy: &mut Toy, controller: &mut Controller) -> Vec<String> {
+    let mut notes = Vec::new();
+    for _ in 0..40 {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(controller, &step);
+        toy.pass(Duration::from_secs(1));
+        for vm in &mut toy.vms {
+            let vcpus = vm.state.vcpus.len();
+            let waits = 1.0 - (vm.used)(u32::try_from(vcpus).unwrap()) / vcpus as f64;
+            for vcpu in &mut vm.state.vcpus {
+                *vcpu.counters.wait_ns.as_mut().unwrap() +=
+                    u64::try_from(Duration::from_secs_f64(waits).as_nanos()).unwrap();
+            }
+        }
+        notes = step.notes;
+    }
+    notes
+}
+
+/// Who is told that weights would help.
+fn hinted(notes: &[String]) -> Vec<&str> {
+    let hints = notes.iter().filter(|note| note.contains("weigh = \"grants\""));
+    hints.filter_map(|note| Some(note.split_once(": has wanted")?.0)).collect()
+}
+
+/// Each has one vCPU, which it keeps: three on two pCPUs, whoever else may use these, too, and has room elsewhere or not.
 #[test]
 fn weights_divide_some_pcpus_of_which_more_is_kept_than_there_is_though_others_are_free() {
-    let two_thirds = |_| 2.0 / 3.0;
-    let one = |name| on("0-1", name, 1, two_thirds);
-    let mut toy = Toy::new(8, vec![one("hi"), one("a"), one("b"), on("2-7", "web", 1, |_| 0.5)]);
-    toy.vms.iter_mut().for_each(|vm| vm.state.fixed.clear());
-    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, ..Policy::default() };
-    let run = |toy: &mut Toy, weigh| {
-        let mut controller = Controller::new(Policy { weigh, vm: vec![important("hi")], ..policy.clone() });
-        let mut notes = Vec::new();
-        for _ in 0..40 {
-            let step = controller.step(&toy.observe()).unwrap();
-            toy.obey(&mut controller, &step);
-            toy.pass(Duration::from_secs(1));
-            for vm in &mut toy.vms[..3] {
-                *vm.state.vcpus[0].counters.wait_ns.as_mut().unwrap() += 333_000_000;
-            }
-            notes = step.notes;
-        }
-        notes
+    let ends = |web: ToyVm| {
+        let one = |name| vm(name, 1, None, |_| 2.0 / 3.0);
+        let mut toy = Toy::new(8, vec![one("hi"), one("a"), one("b"), web]);
+        toy.vms[..3].iter_mut().for_each(|vm| vm.state.vcpus[0].affinity = Some(CpuSet::first(2)));
+        let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, ..Policy::default() };
+        let with = |weigh| Controller::new(Policy { weigh, vm: vec![important("hi")], ..policy.clone() });
+        let notes = waiting(&mut toy, &mut with(Weigher::None));
+        assert_eq!(hinted(&notes), ["hi"], "{notes:#?}");
+        waiting(&mut toy, &mut with(Weigher::Grants));
+        toy.weights()
     };
-    let notes = run(&mut toy, Weigher::None);
-    let hint = |note: &String| note.starts_with("hi: has wanted") && note.contains("weigh = \"grants\"");
-    assert!(notes.iter().any(hint), "{notes:#?}");
-    run(&mut toy, Weigher::Grants);
-    assert_eq!(toy.weights(), [1536.0, 768.0, 768.0, 1024.0], "1, 0.5 and 0.5 of 2 pCPUs");
+    let divided = [1536.0, 768.0, 768.0, 1024.0];
+    assert_eq!(ends(on("2-7", "web", 1, |_| 0.5)), divided, "1, 0.5 and 0.5 of 2 pCPUs");
+    assert_eq!(ends(on("0-7", "web", 1, |_| 0.5)), divided, "it has room");
+    assert_eq!(ends(on("0-7", "web", 8, |_| 6.0)), [585.0, 293.0, 293.0, 2926.0], "all are crowded: 5 of 8");
 }
 
 /// Who has all that it asked for, elsewhere, keeps its weight; and gets it back after the dwell though others are short.
