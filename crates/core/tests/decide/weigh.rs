@@ -363,6 +363,33 @@ fn weights_divide_some_pcpus_of_which_more_is_kept_than_there_is_though_others_a
     assert_eq!(ends(on("0-7", "web", 8, |_| 6.0)), [585.0, 293.0, 293.0, 2926.0], "all are crowded: 5 of 8");
 }
 
+/// VMs without agent keep their vCPUs, and are asked for what they want only where weights follow.
+#[test]
+fn who_is_short_beside_vms_without_agent_is_told_that_weights_help_where_they_do() {
+    let told = |arbitrate, rules: &[Rule], heavy: f64, used: [ByCount; 2]| {
+        let beside = ["c", "d"].map(|name| on("0-7", name, 4, used[1]));
+        let mut toy = Toy::new(8, [vm("v", 4, None, used[0])].into_iter().chain(beside).collect());
+        toy.vms[1..].iter_mut().for_each(|vm| vm.state.weight = Some(Weight(heavy)));
+        let policy = Policy { size: Sizer::None, arbitrate, ..Policy::default() };
+        let notes = waiting(&mut toy, &mut Controller::new(Policy { vm: rules.to_vec(), ..policy.clone() }));
+        let found = !hinted(&notes).is_empty();
+        waiting(
+            &mut toy,
+            &mut Controller::new(Policy { weigh: Weigher::Grants, vm: rules.to_vec(), ..policy }),
+        );
+        let weights = toy.weights();
+        (found, weights[0] / (weights[0] + weights[1] + weights[2]) > 1.2 * 1024.0 / (1024.0 + 2.0 * heavy))
+    };
+    let alike: [ByCount; 2] = [|_| 8.0 / 3.0; 2];
+    let light: [ByCount; 2] = [|_| 1.2, |_| 3.4];
+    assert_eq!(told(Arbiter::Priority, &[important("v")], 1024.0, alike), (true, true));
+    assert_eq!(told(Arbiter::MaxMin, &[], 1024.0, alike), (false, false), "each has its third");
+    assert_eq!(told(Arbiter::Priority, &[important("v")], 4096.0, light), (true, true));
+    let excluded = ["c", "d"].map(|name| Rule { name: name.into(), exclude: Some(true), ..Rule::default() });
+    let rules = [vec![important("v")], excluded.into()].concat();
+    assert_eq!(told(Arbiter::Priority, &rules, 4096.0, light), (false, false), "nobody to take from");
+}
+
 /// Who has all that it asked for, elsewhere, keeps its weight; and gets it back after the dwell though others are short.
 #[test]
 fn who_is_short_of_other_pcpus_changes_no_weight_here() {
