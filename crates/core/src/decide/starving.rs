@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::controller::Step;
-use super::part::{each, may_use, online, useful};
+use super::part::{each, may_use, online, useful, weighs};
 use super::short::{Short, below};
 use super::{Arbiter, Controller, Policy};
 use crate::CpuSet;
@@ -36,7 +36,6 @@ impl Controller {
         if let Some(seen) = usual {
             let pcpus = online(seen);
             let mut before = std::mem::take(&mut self.faring);
-            let remedy = remedy(&self.policy);
             let judged =
                 |vm: &&VmEstimate| is_judged(vm, &self.policy) && !step.starves.contains_key(&vm.seen.id);
             for vm in seen.vms.iter().filter(judged) {
@@ -44,6 +43,7 @@ impl Controller {
                 let Fares { mut short, starved: (mut times, mut said) } =
                     before.remove(id).unwrap_or_default();
                 if let Some(due) = due(vm, &self.policy, &pcpus) {
+                    let remedy = remedy(vm, &self.policy);
                     let (Due::Guaranteed(pcpus) | Due::Available(pcpus)) = due;
                     let starves = short.look(true, (0, pcpus), vm, (seen.at, seen.over));
                     if !starves {
@@ -89,9 +89,10 @@ fn due(vm: &VmEstimate, policy: &Policy, pcpus: &CpuSet) -> Option<Due> {
     guaranteed.or_else(|| vm.starved().map(|starved| Due::Available(starved.available.0)))
 }
 
-/// What would see to a guarantee that only a weight could.
-fn remedy(policy: &Policy) -> &'static str {
+/// What would see to a guarantee that only a weight could, if its weight can be changed.
+fn remedy(vm: &VmEstimate, policy: &Policy) -> &'static str {
     match (policy.arbitrate, policy.weighs()) {
+        _ if !weighs(vm) => "",
         (Arbiter::None, _) => " (arbitrate and weigh = \"grants\" would see to it)",
         (_, false) => " (weigh = \"grants\" would see to it)",
         (_, true) => "",
