@@ -289,6 +289,22 @@ fn a_plan_says_where_vms_go_though_nobody_is_placed_while_numbers_of_vcpus_are_t
     }
 }
 
+/// A helper keeps to pCPU 3, where a vCPU of `b` goes. While numbers are tried both have one vCPU, and that one is offline.
+#[test]
+fn what_will_be_found_once_vms_are_placed_is_of_the_numbers_that_they_are_placed_for() {
+    let text = "pcpus = \"0-3\"\n[[vm]]\nname = \"a\"\nvcpus = [{ affinity = \"0\" }, { affinity = \"0\" }, \
+        { affinity = \"3\", fixed = true, demand = 0.1 }]\n\
+        [[vm]]\nname = \"b\"\nvcpus = [{ affinity = \"0\" }, { affinity = \"0\" }]\n";
+    let plan = |size: &str| {
+        let args = ["plan", "--place", "corefit", "--machine", "scenario:s.toml", "--json", "--size", size];
+        json(&corefit(text, &args))
+    };
+    let [bal, tried] = ["vcpu-bal", "pcpu-est"].map(plan);
+    assert_eq!(bal["follows"][0]["rule"], "helpers-on-vcpus", "{bal}");
+    assert!(tried["actions"][0]["why"].as_str().unwrap().contains("tries 1"), "{tried}");
+    assert_eq!(tried["follows"], bal["follows"]);
+}
+
 #[test]
 fn a_plan_says_of_which_limits_two_looks_tell_nothing() {
     let text = "until = \"20s\"\nruns = 1\nhardware = { cores = 4 }\n[policy]\nsize = \"none\"\nshape = \"burst\"\n\

@@ -74,7 +74,7 @@ struct Document<'a> {
     /// When the later look began, ns since the machine's epoch.
     at_ns: u64,
     actions: Vec<Line<'a>>,
-    /// What `corefit check` finds once all of them are carried out, and not now.
+    /// What `corefit check` finds once all of them are carried out, and not now; while numbers are tried, once VMs have VCPU-Bal's.
     follows: Vec<Found<'a>>,
     notes: &'a [String],
 }
@@ -137,10 +137,12 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let name = printable::text(&machine.name());
     let mut step = controller.step(&now).with_context(|| name.clone())?;
     let later = policy.place != Placer::None && now.vms.iter().any(|vm| controller.tries(&vm.id));
+    let mut settled = None;
     if later {
         let changed = changed.as_deref().unwrap_or_default();
+        let plan = settled.insert(settle(policy.clone(), (&first, &now), changed)?);
         step.plan.actions.retain(|action| !places(action));
-        step.plan.actions.extend(placed(policy.clone(), (&first, &now), changed)?);
+        step.plan.actions.extend(plan.actions.iter().filter(|action| places(action)).cloned());
     }
     if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
         let mut telling = Telling::beside(&config.state, changed.as_deref().unwrap_or_default());
@@ -162,27 +164,26 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     }
     step.notes.extend(by_a_daemon(&now, &changed, &config.state));
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
-    // Rules are of names as they are.
-    let (first, now) = if args.json { (first, now) } else { printed(&mut step, first, now)? };
-    let then = match found(args, arg.name(), &name, (&first, &now), &step.plan) {
+    let plan = settled.as_ref().unwrap_or(&step.plan);
+    let then = match found(arg.name(), &name, (&first, &now), plan) {
         Ok(then) => then,
         Err(error) => {
             step.notes.push(format!("what corefit check finds then is not known: {error:#}"));
             Vec::new()
         }
     };
+    // Rules are of names as they are.
+    let now = if args.json { now } else { printed(&mut step, now) };
     let text = if args.json { json(&name, &now, &step, &then)? } else { text(&name, &now, &step, &then) };
     lines::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Names as they can be printed.
-fn printed(step: &mut Step, first: Snapshot, now: Snapshot) -> Result<(Snapshot, Snapshot)> {
-    let (first, now) = (printable::names(first), printable::names(now));
+fn printed(step: &mut Step, now: Snapshot) -> Snapshot {
     step.plan.actions.iter_mut().for_each(|action| action.name = printable::text(&action.name));
     step.notes.iter_mut().for_each(|note| *note = printable::text(note));
-    step.estimate = Some(estimate(&first, &now)?);
-    Ok((first, now))
+    printable::names(now)
 }
 
 /// The policy of a configuration, with what the command line says instead. One look is all there is: what a daemon would wait for
@@ -216,16 +217,14 @@ fn over_owners(args: &PlanArgs, seen: &mut Snapshot) {
     wishes.for_each(|wishes| wishes.size = wishes.size.filter(|_| args.size.is_none()));
 }
 
-/// Where VMs go once numbers of vCPUs are found, by VCPU-Bal's: while they are tried nobody is placed.
-fn placed(mut policy: Policy, seen: (&Snapshot, &Snapshot), changed: &[Entry]) -> Result<Vec<Action>> {
+/// The plan with VCPU-Bal's numbers in the place of those that are found by trying: while they are tried nobody is placed.
+fn settle(mut policy: Policy, seen: (&Snapshot, &Snapshot), changed: &[Entry]) -> Result<Plan> {
     let rules = policy.vm.iter_mut().chain(policy.wishes.values_mut());
     try_none(rules.filter_map(|rule| rule.size.as_mut()).chain([&mut policy.size]));
     let mut settled = Controller::new(policy);
     keeper::heed(&mut settled, changed);
     settled.step(seen.0)?;
-    let mut actions = settled.step(seen.1)?.plan.actions;
-    actions.retain(places);
-    Ok(actions)
+    Ok(settled.step(seen.1)?.plan)
 }
 
 fn places(action: &Action) -> bool {
@@ -295,21 +294,12 @@ fn only_running(given: &Policy, policy: &Policy, plan: &Plan, later: bool) -> Op
 }
 
 /// What `corefit check` finds once a plan is followed, and not now.
-fn found(
-    args: &PlanArgs,
-    machine: &str,
-    name: &str,
-    seen: (&Snapshot, &Snapshot),
-    plan: &Plan,
-) -> Result<Vec<Follows>> {
+fn found(machine: &str, name: &str, seen: (&Snapshot, &Snapshot), plan: &Plan) -> Result<Vec<Follows>> {
     if plan.actions.is_empty() {
         return Ok(Vec::new());
     }
     let host = estimate(seen.0, seen.1)?;
-    let mut subject = watched(machine, name, seen.1, &host)?;
-    if !args.json {
-        subject.vms.iter_mut().for_each(|vm| vm.name = printable::text(&vm.name));
-    }
+    let subject = watched(machine, name, seen.1, &host)?;
     Ok(follows(&subject, &after::after(&subject, &plan.actions)))
 }
 
@@ -358,7 +348,7 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
     }
     for follows in then {
         let [found, cure] = follows.lines();
-        lines::wrap(&mut out, &format!("{}: ", follows.vm), 2, &found, width);
+        lines::wrap(&mut out, &format!("{}: ", printable::text(&follows.vm)), 2, &found, width);
         lines::wrap(&mut out, "  ", 4, &cure, width);
     }
     for note in &step.notes {
