@@ -1,10 +1,11 @@
-//! What each guest is told that it gets: the pCPUs available to its VM, smoothed, in quarters.
+//! What each guest is told that it gets: the pCPUs available to its VM, smoothed, in quarters. Where vCPUs have quotas of their own, one
+//! thread gets what one vCPU may use and no more, whatever is available: told is for how many vCPUs that is enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use corefit_core::decide::{Action, Policy, Why};
+use corefit_core::decide::{Action, Policy, Why, each_vcpu};
 use corefit_core::machine::{HostEstimate, Lever, LeverKind, Value, VmId};
 use corefit_core::{Cpus, Time};
 
@@ -89,12 +90,14 @@ impl Telling {
                 // What it was told is taken back; if it may hear of it again, it is told anew.
                 self.known.remove(&seen.id);
             }
-            let Some(Cpus(available)) = vm.available.filter(|_| can && may) else {
+            let Some(pcpus) = vm.available.filter(|_| can && may) else {
                 if let Some(known) = self.known.get_mut(&seen.id) {
                     (known.fell, known.stands) = (false, false);
                 }
                 continue;
             };
+            let each = each_vcpu(vm);
+            let available = pcpus.0 / each;
             let known = self.known.entry(seen.id.clone()).or_insert_with(|| Known::new(available, None));
             let available = if tries(&seen.id) { available.max(known.smooth) } else { available };
             known.stands = true;
@@ -104,7 +107,7 @@ impl Telling {
             let less = available < known.smooth - STEP;
             let again = std::mem::replace(&mut known.fell, less);
             known.smooth = if less {
-                let used = vm.activity.used.map_or(0.0, |used| used.0);
+                let used = vm.activity.used.map_or(0.0, |used| used.0 / each);
                 if again { available } else { available.max(used.min(known.smooth)) }
             } else {
                 known.smooth + NEW * (available - known.smooth)
@@ -120,9 +123,13 @@ impl Telling {
                 }
                 let from = known.told.replace(value).map(|told| Value::Told(Some(Cpus(told))));
                 let to = Value::Told(Some(Cpus(value)));
-                let available = Cpus(available);
-                let smoothed = (value - available.0).abs() > STEP;
-                let why = if smoothed { Why::Smoothed { available } } else { Why::Available { available } };
+                let why = if each < 1.0 {
+                    Why::Limited { available: pcpus, each: Cpus(each) }
+                } else if (value - available).abs() > STEP {
+                    Why::Smoothed { available: Cpus(available) }
+                } else {
+                    Why::Available { available: Cpus(available) }
+                };
                 actions.push(Action::of(seen, Lever::Told, from, to, why));
             }
         }
@@ -150,8 +157,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use corefit_core::Quota;
     use corefit_core::entitle::Host;
-    use corefit_core::machine::{Activity, Classed, GuestView, Timeslices, VmEstimate, VmState};
+    use corefit_core::machine::{Activity, Classed, GuestView, Timeslices, VcpuState, VmEstimate, VmState};
 
     fn host(available: f64, used: Option<f64>) -> HostEstimate {
         let guest = Some(GuestView::default());
@@ -212,6 +220,25 @@ mod tests {
         let gained: Vec<f64> = (0..20).filter_map(|_| told(&mut telling, 2.0)).collect();
         assert_eq!(gained.last(), Some(&2.0), "{gained:?}");
         assert_eq!(told(&mut telling, 0.01), Some(0.25), "nobody is told nothing");
+    }
+
+    #[test]
+    fn where_each_vcpu_has_a_quota_told_is_for_how_many_of_them_there_is_enough() {
+        let quota = Quota { quota_us: Some(25_000), period_us: 100_000, burst_us: 0, source: String::new() };
+        let vcpu = |online| VcpuState { online, quota: Some(quota.clone()), ..VcpuState::default() };
+        let mut telling = Telling::default();
+        let mut step = |available: f64, used: f64| {
+            let mut host = host(available, Some(used));
+            host.vms[0].seen.vcpus = vec![vcpu(true), vcpu(true), vcpu(true), vcpu(true), vcpu(false)];
+            telling.step(&host, &Policy::default(), |_| false).pop().map(|action| (action.to, action.why))
+        };
+        let told = |cpus, available| {
+            let why = Why::Limited { available: Cpus(available), each: Cpus(0.25) };
+            Some((Value::Told(Some(Cpus(cpus))), why))
+        };
+        assert_eq!(step(1.0, 0.75), told(4.0, 1.0), "one thread gets one vCPU's quarter, and no more");
+        assert_eq!(step(0.5, 0.75), told(3.0, 0.5), "what it used is told until another look says the same");
+        assert_eq!(step(0.5, 0.5), told(2.0, 0.5), "others take the rest");
     }
 
     #[test]

@@ -43,6 +43,7 @@ use std::time::Duration;
 pub use apply::apply;
 pub use controller::{Controller, Step, Usual};
 pub use granting::Given;
+pub use part::each as each_vcpu;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 pub use shape::shaped_after;
 
@@ -161,6 +162,16 @@ pub enum Why {
     Smoothed {
         /// pCPUs.
         available: Cpus,
+    },
+    /// As [`Why::Available`], of what a guest is told whose vCPUs have quotas of their own: so many of these as that is enough for.
+    #[error(
+        "{available} pCPUs are available to it, and each of its vCPUs may use {each}: told is how many can do so"
+    )]
+    Limited {
+        /// pCPUs.
+        available: Cpus,
+        /// pCPUs.
+        each: Cpus,
     },
     /// It wants less than it could get (vScale).
     #[error("it wants {wants} of the {available} pCPUs that are available to it")]

@@ -25,7 +25,8 @@ pub(super) fn weighs(vm: &VmEstimate) -> bool {
 
 /// pCPUs that one vCPU of a VM may use: one, or less where each has a quota of its own (libvirt's `<quota>`). In their mean, which stays where
 /// quotas are divided otherwise (`shape`).
-pub(super) fn each(vm: &VmEstimate) -> f64 {
+#[must_use]
+pub fn each(vm: &VmEstimate) -> f64 {
     // Of one that is plugged out nothing is known.
     let known = || vm.seen.vcpus.iter().filter(|vcpu| vcpu.online || vcpu.quota.is_some());
     let all: f64 = known().map(|vcpu| cap(vcpu.quota.as_ref()).min(1.0)).sum();

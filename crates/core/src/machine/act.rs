@@ -228,7 +228,7 @@ impl fmt::Display for Value {
             }
             Value::Slice(Some(ns)) => write!(f, "{} us", ns / 1000),
             Value::Slice(None) => write!(f, "the scheduler's own"),
-            Value::Told(Some(cpus)) => write!(f, "{cpus} pCPUs"),
+            Value::Told(Some(cpus)) => write!(f, "{cpus} CPUs"),
             Value::Nodes(None) | Value::Told(None) => write!(f, "nothing"),
         }
     }
