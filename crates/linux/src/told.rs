@@ -14,10 +14,12 @@
 //! programs that follow it run with fewer threads, or more; but only as long as he goes on: what is told never counts for longer than
 //! the host's own text does.
 
+use std::io::Read;
 use std::time::{Duration, SystemTime};
 
 use corefit_core::{Cpus, Sourced, Unread, What};
 
+use crate::bytes;
 use crate::root::{ReadError, Root, optional};
 
 /// Where the file is in the guest. `/run` belongs to root, so nobody else can make it there, or put another in its place.
@@ -78,6 +80,20 @@ pub fn is_told() -> bool {
     written.is_ok_and(|at| at.elapsed().unwrap_or_else(|error| error.duration()) <= VALID)
 }
 
+/// What stands in the file of this guest now, whatever it means; `None` if it cannot be read.
+#[must_use]
+pub fn now() -> Option<String> {
+    beginning(&Root::live()).ok()
+}
+
+/// What counts of the file: any user of the guest may make it as long as he likes.
+fn beginning(root: &Root) -> Result<String, ReadError> {
+    let mut text = Vec::with_capacity(LENGTH);
+    let read = root.open(PATH)?.take(LENGTH as u64).read_to_end(&mut text);
+    read.map_err(|error| ReadError::from_io(PATH, &error))?;
+    Ok(bytes::text(text))
+}
+
 /// What this guest is told now; what is too old, or makes no sense, is named in `Err`.
 pub(crate) fn read(root: &Root) -> Result<Option<Sourced<Cpus>>, Unread> {
     // What was written in the future is as far from now: a clock was set back.
@@ -87,7 +103,7 @@ pub(crate) fn read(root: &Root) -> Result<Option<Sourced<Cpus>>, Unread> {
 
 fn judge(root: &Root, age: Option<Duration>) -> Result<Option<Sourced<Cpus>>, Unread> {
     let unread = |why: String| Unread { what: What::Told, path: PATH.into(), why };
-    let text = optional(root.read(PATH)).map_err(|error| unread(error.why()))?;
+    let text = optional(beginning(root)).map_err(|error| unread(error.why()))?;
     let Some(text) = text else { return Ok(None) };
     let wrong = |line| ReadError::malformed(PATH, line, &text, "text of a host's corefit");
     let told = parse(&text).map_err(|line| unread(wrong(line).why()))?;
@@ -143,6 +159,18 @@ mod tests {
         ] {
             assert_eq!(parse(text), Err(line), "{text:?}");
         }
+    }
+
+    #[test]
+    fn of_a_file_that_somebody_made_long_only_the_beginning_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("run")).unwrap();
+        let file = dir.path().join("run/corefit-available");
+        let root = Root::at(dir.path());
+        std::fs::write(&file, text(Some(Cpus(1.5)))).unwrap();
+        std::fs::File::options().write(true).open(&file).unwrap().set_len(1 << 20).unwrap();
+        assert_eq!(beginning(&root).unwrap().len(), LENGTH);
+        assert_eq!(judge(&root, None).unwrap().map(|told| told.value), Some(Cpus(1.5)));
     }
 
     #[test]

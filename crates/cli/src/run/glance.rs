@@ -22,7 +22,8 @@ pub(super) struct Glance {
     pid: u32,
     allowed: Option<CpuSet>,
     files: Vec<Watched>,
-    told: Option<Vec<u8>>,
+    /// What the host wrote for this machine, again and again the same.
+    told: Option<String>,
 }
 
 /// A file that says a limit. Kept open: it is written anew each time it is read from its start.
@@ -49,7 +50,7 @@ pub(super) fn files(reading: &Reading) -> Vec<PathBuf> {
 impl Glance {
     /// The limits of a process now: `files` hold its quotas, and `pid` has its affinity.
     pub(super) fn new(pid: u32, files: &[PathBuf]) -> Glance {
-        let mut glance = Glance { pid, allowed: sample::affinity(pid), files: vec![], told: told() };
+        let mut glance = Glance { pid, allowed: sample::affinity(pid), files: vec![], told: told::now() };
         glance.follow(files);
         glance
     }
@@ -63,7 +64,7 @@ impl Glance {
 
     /// Whether a limit is another one than at the last call. What cannot be read any more has changed, once.
     pub(super) fn changed(&mut self) -> bool {
-        let (allowed, told) = (sample::affinity(self.pid), told());
+        let (allowed, told) = (sample::affinity(self.pid), told::now());
         let mut changed = allowed != self.allowed || told != self.told;
         (self.allowed, self.told) = (allowed, told);
         for file in &mut self.files {
@@ -99,11 +100,6 @@ impl Watched {
         text.truncate(length);
         Some(text)
     }
-}
-
-/// What the host wrote for this machine, again and again the same.
-fn told() -> Option<Vec<u8>> {
-    std::fs::read(told::PATH).ok()
 }
 
 #[cfg(test)]
