@@ -73,6 +73,12 @@ pub fn parse(text: &str) -> Result<Told, usize> {
     Ok(Told { cpus: cpus.map(Cpus), valid: Duration::from_secs(valid_s).min(VALID) })
 }
 
+/// What a guest is told whose file has this text, or that has none. A text that makes no sense counts as if it told of no CPUs: it is not
+/// what was there before, and does not stay there.
+pub(crate) fn says(text: Option<&str>) -> Option<Cpus> {
+    text.and_then(|text| parse(text).map_or(Some(Cpus(0.0)), |told| told.cpus))
+}
+
 /// Whether a host wrote what it tells this guest within the time that this counts, be it that it tells nothing any more.
 #[must_use]
 pub fn is_told() -> bool {
@@ -136,6 +142,15 @@ mod tests {
     fn what_a_guest_had_there_is_what_can_be_written_there_again() {
         let theirs = parse("corefit-available 1\ncpus 1.23456\nvalid_s 1").unwrap();
         assert_eq!(parse(&text(theirs.cpus)).unwrap().cpus, theirs.cpus);
+    }
+
+    #[test]
+    fn a_text_that_makes_no_sense_is_not_nothing_so_that_it_does_not_stay() {
+        assert_eq!((says(None), says(Some(&text(None)))), (None, None));
+        assert_eq!(says(Some(&text(Some(Cpus(1.5))))), Some(Cpus(1.5)));
+        for cut_off_or_his in ["", "corefit-available 1\ncpus ", "noise\n"] {
+            assert_eq!(says(Some(cut_off_or_his)), Some(Cpus(0.0)), "{cut_off_or_his:?}");
+        }
     }
 
     #[test]

@@ -152,8 +152,9 @@ impl<'a> Guest<'a> {
 
     /// What it was told.
     pub(crate) fn told(&self) -> Option<String> {
-        let text = self.vms.guest(self.name, "cat /run/corefit-available 2>/dev/null || true");
-        (!text.is_empty()).then_some(text)
+        // (An empty file is not none.)
+        let text = self.vms.guest(self.name, "cat /run/corefit-available 2>/dev/null && echo there || true");
+        text.strip_suffix("there\n").map(str::to_owned)
     }
 
     /// Every setting that the host has of it: of libvirt, of its control groups, and where its vCPUs may run. (Once somebody set

@@ -68,10 +68,8 @@ impl Act for LibvirtMachine {
         let pcpus = self.pcpus.clone();
         let result = self.hand.with(Whom::of(lever), vm, move |domain, until| match lever {
             Lever::Told => {
-                Ok(Value::Told(agent::read_file(&mut ask(domain, until)?, told::PATH)?.and_then(|text| {
-                    let told = told::parse(&text).ok()?;
-                    told.cpus
-                })))
+                let text = agent::read_file(&mut ask(domain, until)?, told::PATH)?;
+                Ok(Value::Told(told::says(text.as_deref())))
             }
             Lever::Weight => {
                 let numbers = domain.scheduler().map_err(|e| plain(&e))?;
