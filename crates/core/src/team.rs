@@ -76,6 +76,8 @@ pub struct Interval {
     pub allowed: u32,
     /// The tightest quota, in CPUs; `None` without.
     pub quota: Option<Cpus>,
+    /// CPUs that the host says this machine gets; `None` where none says it.
+    pub told: Option<Cpus>,
     /// CPUs that the program gets when everybody is busy; `None` if that cannot be known.
     pub entitled: Option<Cpus>,
     /// Threads in the teams that ran (all processes together), at least 1.
@@ -90,7 +92,7 @@ pub struct Interval {
 pub enum Why {
     /// Nothing called for a change.
     Steady,
-    /// The CPUs allowed (affinity, cpuset, quota) fell below the team.
+    /// The CPUs allowed (affinity, cpuset, quota, what the host tells) fell below the team.
     Limited,
     /// What there was at launch has been measured.
     Measured,
@@ -163,7 +165,7 @@ pub struct TeamController {
 impl TeamController {
     /// A controller for a program launched with `team` threads that can use up to `most`. The team
     /// of a program with `independent` threads, which hardly ever wait for each other, follows
-    /// the CPUs allowed and the quota only.
+    /// the CPUs allowed and the quota only, whatever a host tells.
     #[must_use]
     pub fn new(team: u32, most: u32, independent: bool) -> TeamController {
         TeamController {
@@ -197,6 +199,9 @@ impl TeamController {
 
     /// Decides after one interval.
     pub fn step(&mut self, seen: &Interval) -> Decision {
+        // CPUs that the host does not give are as good as not there for threads that wait for each other. Others share what there is.
+        let told = seen.told.filter(|_| !self.independent).map_or(u32::MAX, team_for);
+        let seen = &Interval { allowed: seen.allowed.min(told), ..*seen };
         let contended = available(seen, seen.team);
         let limit = limit(seen, self.most);
         let rose = seen.allowed > self.allowed && self.allowed > 0;
@@ -206,8 +211,9 @@ impl TeamController {
             why = Why::Measured;
         }
         self.remember_rate(seen);
-        let told = available(seen, seen.team.min(wanted(seen)));
-        Decision { team: self.team, available: seen.quota.map_or(told, |q| q.min(told)), why }
+        let had = available(seen, seen.team.min(wanted(seen)));
+        let least = [seen.quota, seen.told].into_iter().flatten().fold(had, Cpus::min);
+        Decision { team: self.team, available: least, why }
     }
 
     fn decide(&mut self, seen: &Interval, contended: Cpus, limit: u32, rose: bool) -> Why {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use corefit_core::{CpuSet, Cpus, Decision, Interval, TeamController, team_for};
+use corefit_core::{CpuSet, Cpus, Decision, Interval, TeamController};
 use corefit_linux::page::{Orders, PLACES, Process, TeamPage};
 use corefit_linux::sample::{TreeSample, TreeSampler, has_ended};
 
@@ -202,9 +202,9 @@ impl<'a> Follower<'a> {
             wait,
             steal: sum(&sample.steal, &self.before.steal),
             idle: sum(&sample.idle, &self.before.idle),
-            // CPUs that the host does not give are as good as not there.
-            allowed: limits.told.map_or(allowed, |told| allowed.min(team_for(told))),
+            allowed,
             quota: limits.quota,
+            told: limits.told,
             entitled: limits.entitled,
             team: self.in_force,
             regions: self.count_regions(active),

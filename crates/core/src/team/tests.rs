@@ -137,6 +137,31 @@ fn a_team_below_what_it_is_entitled_to_grows_to_it_at_once() {
 }
 
 #[test]
+fn what_the_host_tells_limits_teams_as_cpus_that_are_not_there() {
+    let mut control = TeamController::new(4, 4, false);
+    let mut world = World::new(4, 0);
+    let mut step = |told: Option<f64>| {
+        let seen = Interval { told: told.map(Cpus), ..world.interval(control.team()) };
+        let Decision { team, available, why } = control.step(&seen);
+        (team, available, why)
+    };
+    assert_eq!(step(Some(1.5)), (1, Cpus(1.0), Why::Limited));
+    assert_eq!(
+        step(Some(0.25)),
+        (1, Cpus(0.25), Why::Steady),
+        "no more than is told is said to be available"
+    );
+    assert_eq!(step(None).0, 4, "what was only just allowed is taken at once");
+}
+
+#[test]
+fn independent_threads_share_what_the_host_gives() {
+    let mut control = TeamController::new(4, 4, true);
+    let seen = Interval { told: Some(Cpus(1.5)), ..World::new(4, 0).interval(4) };
+    assert_eq!(control.step(&seen), Decision { team: 4, available: Cpus(1.5), why: Why::Steady });
+}
+
+#[test]
 fn independent_threads_follow_the_cpus_allowed_whoever_else_runs() {
     let mut world = World::new(2, 2);
     let mut control = TeamController::new(2, 2, true);
