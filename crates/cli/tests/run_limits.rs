@@ -105,6 +105,22 @@ fn what_a_host_tells_limits_teams_from_the_launch_on_and_while_they_run() {
     assert!(available[0] > 0.25, "{available:?}");
 }
 
+/// As behind an MPI launcher that binds what it starts.
+#[test]
+fn what_another_corefit_run_set_is_not_what_the_user_set() {
+    let place = Place::new();
+    let inner = |before: &str, arguments: &str| {
+        let show = "echo ${GOMAXPROCS-none} ${NUMEXPR_NUM_THREADS-none}";
+        let run = format!("{before} \"$0\" run --quiet {arguments} -- sh -c '{show}'");
+        let mut command = place.corefit(&["run", "--quiet", "--", "sh", "-c", &run]);
+        command.arg(corefit()).env_remove("GOMAXPROCS").env_remove("NUMEXPR_NUM_THREADS");
+        stdout(&command.output().unwrap())
+    };
+    assert_eq!(inner("exec taskset -c 0", ""), "1 1\n");
+    assert_eq!(inner("export GOMAXPROCS=7; exec", "--threads 3"), "7 3\n", "changed in between");
+    assert_eq!(inner("exec", "--threads max"), "none none\n", "as without corefit");
+}
+
 #[test]
 fn a_limit_of_processes_that_leaves_one_leaves_it_to_the_program() {
     if !rustix::process::geteuid().is_root() {

@@ -16,6 +16,7 @@ use super::Args;
 use super::grants::{Grants, Resize};
 use super::locks::Locks;
 use super::notes::Notes;
+use super::outer::{self, Outer};
 use super::report::OpenMp;
 use super::size::{self, Look, Pending, Room, Threads};
 use crate::{preload, printable};
@@ -44,6 +45,7 @@ pub(crate) struct Plan {
     pub(crate) kept: Vec<String>,
     /// The number of OpenMP threads that the user set.
     users: Users,
+    outer: Outer,
     threads: Threads,
     /// Whether the program's teams will probably be resized, and up to how many threads.
     resizable: Option<u32>,
@@ -72,7 +74,8 @@ impl Plan {
             notes.keep(unread);
         }
         let mut libraries = vec![];
-        let users = Users::of(std::env::var_os("OMP_NUM_THREADS"));
+        let outer = Outer::now();
+        let users = Users::of(outer.users("OMP_NUM_THREADS"));
         if let Users::Invalid(text) = &users {
             notes.keep(format!(
                 "OMP_NUM_THREADS={} is no number of threads: OpenMP goes by the number of CPUs",
@@ -102,6 +105,7 @@ impl Plan {
             set: vec![],
             kept: vec![],
             users,
+            outer,
             threads: args.threads,
             resizable,
             independent,
@@ -222,6 +226,8 @@ impl Plan {
     fn environment(&mut self) {
         self.set.clear();
         self.kept.clear();
+        let outer = self.outer.names().map(String::as_str).chain([outer::VARIABLE]);
+        self.launch.env.extend(outer.map(|name| (name.into(), None)));
         if self.threads == Threads::Max {
             self.launch.args = self.arguments.clone();
             return;
@@ -234,7 +240,7 @@ impl Plan {
         let plan = knobs(
             Counts { openmp: size(self.openmp()), teams: size(teams), pools: size(pools) },
             &Environment {
-                get: &|name| std::env::var_os(name),
+                get: &|name| self.outer.users(name),
                 program: &self.launch.program,
                 args: &self.arguments,
                 raise: matches!(self.threads, Threads::AtMost(_)),
@@ -246,7 +252,7 @@ impl Plan {
             self.launch.env.push((name.into(), Some(value.into())));
         }
         if self.sleeps {
-            for (name, value) in passive(&|name| std::env::var_os(name)).set {
+            for (name, value) in passive(&|name| self.outer.users(name)).set {
                 self.launch.env.push((name.into(), Some(value.into())));
                 self.set.push(format!("{name}={value}"));
             }
@@ -259,6 +265,7 @@ impl Plan {
                 Setting::Yielded { .. } => {}
             }
         }
+        self.launch.env.push((outer::VARIABLE.into(), Some(self.outer.text(&self.set).into())));
     }
 
     fn place(&mut self, notes: &mut Notes) {

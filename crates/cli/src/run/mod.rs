@@ -15,6 +15,7 @@ mod history;
 mod launch;
 mod locks;
 mod notes;
+mod outer;
 mod outside;
 mod pace;
 mod placer;
