@@ -30,19 +30,23 @@ use settled::settled;
 use tempfile::TempDir;
 use vm_support::{Vms, or_skipped};
 
-/// Where the daemon of the test may be killed, and after how many times there.
-const KILLS: [&str; 10] = [
-    "journal-begun:2",
-    "journal-written:2",
-    "journaled",
-    "noted",
-    "vcpus-part",
-    "told-part",
-    "told-part:2",
-    "written",
-    "journal-begun:3",
-    "journal-written:3",
+/// Where the daemon is killed, after how many times there, and how far its first plan is then ([`Scene::done`]).
+const KILLS: [(&str, [bool; 3]); 10] = [
+    ("journal-begun:2", [false, false, false]),
+    ("journal-written:2", [false, false, false]),
+    ("journaled", [true, false, false]),
+    ("noted", [true, true, false]),
+    ("vcpus-part", [true, true, true]),
+    ("told-part", [true, true, true]),
+    ("told-part:2", [true, true, true]),
+    ("written", [true, true, true]),
+    ("journal-begun:3", [true, true, true]),
+    ("journal-written:3", [true, true, true]),
 ];
+
+/// The same while it puts back.
+const KILLS_AT_THE_END: [(&str, [bool; 3]); 2] =
+    [("restored", [true, true, true]), ("restored:2", [true, true, false])];
 
 /// For a host and its daemons: a short path, below which sockets are.
 fn host() -> TempDir {
@@ -150,18 +154,20 @@ fn sized_told_and_put_back(scene: &Scene<'_>) {
     }
 
     // Killed on the way, in each place.
-    for place in KILLS {
+    for (place, done) in KILLS {
         let mut daemon = scene.start(Some(place));
         assert_eq!(daemon.wait().signal(), Some(9), "{place}: {}", daemon.log());
+        assert_eq!(scene.done(), done, "{place}: {}", daemon.log());
         scene.restore(place);
         scene.as_it_was(place);
     }
 
     // Killed while it puts back.
-    for place in ["restored", "restored:2"] {
+    for (place, done) in KILLS_AT_THE_END {
         let mut daemon = scene.start(Some(place));
         scene.is_sized_and_told();
         assert_eq!(daemon.end().signal(), Some(9), "{place}: {}", daemon.log());
+        assert_eq!(scene.done(), done, "{place}: {}", daemon.log());
         scene.restore(place);
         scene.as_it_was(place);
     }

@@ -55,7 +55,7 @@ pub(crate) struct Journal {
     content: Content,
     /// Where the entries of each VM are.
     of: BTreeMap<VmId, Vec<usize>>,
-    /// Entries that the file has.
+    /// Entries that the file has of this boot.
     on_disk: Vec<Entry>,
 }
 
@@ -126,7 +126,7 @@ impl Journal {
             content.takes(&found, dir)?;
             content.entries = found.entries;
         }
-        let (of, on_disk) = (places(&content.entries), Vec::new());
+        let (of, on_disk) = (places(&content.entries), content.entries.clone());
         Ok(Journal { dir: dir.into(), _lock: lock, content, of, on_disk })
     }
 
@@ -194,7 +194,12 @@ impl Journal {
         self.content.entries != self.on_disk
     }
 
-    /// Has on disk what is here.
+    /// Has on disk what is here, which costs nothing where it is so already.
+    pub(crate) fn save(&mut self) -> io::Result<()> {
+        if self.is_stale() { self.write() } else { Ok(()) }
+    }
+
+    /// Writes what is here.
     pub(crate) fn write(&mut self) -> io::Result<()> {
         let body = serde_json::to_string_pretty(&self.content).map_err(io::Error::other)?;
         let text = format!("{NAME}{FORMAT} {}\n{body}\n", checksum(&body));

@@ -153,7 +153,7 @@ impl Keeper {
     /// again if not.
     pub(crate) fn holds_nothing(&mut self) -> bool {
         let nothing = self.entries().is_empty() && self.kept.is_empty();
-        nothing && (!self.journal.is_stale() || self.journal.write().is_ok())
+        nothing && self.journal.save().is_ok()
     }
 
     /// Whether a setting is to be put back, but could not be yet.

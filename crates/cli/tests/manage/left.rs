@@ -76,8 +76,10 @@ fn what_a_killed_simulation_left_is_no_matter() {
         "machine = \"sim:host.toml\"\nmetrics = \"off\"\n[policy]\nsize = \"vcpu-bal\"\n",
     );
     let args = ["manage", "--config", "corefit.toml", "--apply", "--state", "state", "--for", "10s"];
-    let killed = place.command(&args).env("COREFIT_TEST_KILL_AT", "journal-written:2").output().unwrap();
+    let killed = place.command(&args).env("COREFIT_TEST_KILL_AT", "journaled").output().unwrap();
     assert_eq!(killed.status.code(), None, "it was killed: {}", said(&killed));
+    let journal = std::fs::read_to_string(place.path("state/journal")).unwrap();
+    assert!(journal.contains("\"lever\""), "something was to be changed: {journal}");
     let error = place.error(&["restore", "--state", "state", "--machine", "sim:host.toml"]);
     assert!(error.contains("nothing to put back") && place.path("state/journal").exists(), "{error}");
     let (node, mut restore) = (node(&place), place.command(&["restore", "--state", "state"]));
@@ -154,7 +156,7 @@ fn a_directory_in_which_a_killed_daemon_left_settings_is_named_to_who_comes_with
 }
 
 #[test]
-fn restore_by_hand_notes_the_machine_that_a_daemon_names() {
+fn restore_by_hand_that_finds_nothing_leaves_the_machine_that_a_daemon_named() {
     let place = Place::new();
     let machine = node(&place);
     place.file("corefit.toml", "metrics = \"off\"\n");

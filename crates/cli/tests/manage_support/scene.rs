@@ -52,6 +52,12 @@ impl<'a> Scene<'a> {
         });
     }
 
+    /// How far a change is: in the journal, in the note that the VM carries, in the guest.
+    pub(crate) fn done(&self) -> [bool; 3] {
+        let journal = std::fs::read_to_string(self.state().join("journal")).unwrap();
+        [journal.contains("\"lever\""), self.vms.kept(self.guest.name), self.guest.online() != ALL]
+    }
+
     /// Puts back what a killed daemon could not.
     pub(crate) fn restore(&self, what: &str) {
         let restored = corefit(&["restore", "--state", self.state().to_str().unwrap()]);

@@ -185,7 +185,7 @@ impl Keeper {
         // A part of it may be done: then it has to be known that the rest is ours, too.
         let parts = |entry: &&mut Entry| in_parts(entry.lever) && which(entry);
         self.journal.entries_mut().iter_mut().filter(parts).for_each(|entry| entry.pending = true);
-        let unwritten = self.journal.write().err().filter(|_| waits);
+        let unwritten = self.journal.save().err().filter(|_| waits);
         let mut undo = Undo { snapshot, asks, unwritten, missing: 0, names: BTreeMap::new() };
         let mut entries = VecDeque::from(entries);
         while let Some(mut entry) = entries.pop_front() {
@@ -199,7 +199,7 @@ impl Keeper {
         }
         left.reverse();
         self.journal.replace(left);
-        if let Err(error) = self.journal.write() {
+        if let Err(error) = self.journal.save() {
             // What is put back is found so by whoever reads the old journal.
             restored.pend(format!("the journal cannot be written: {error}"), false);
         }
