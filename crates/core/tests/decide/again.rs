@@ -32,6 +32,27 @@ fn with_a_cap_who_does_clearly_more_than_with_vcpu_bals_number_does_not_search()
     assert_eq!(toy.online(0), 4, "but who does not any more does");
 }
 
+/// Threads that ran in step before a race changed anything are in step again some time after it: that is no other phase.
+#[test]
+fn who_does_again_what_it_did_before_the_race_is_not_searched_for_that() {
+    thread_local!(static LOST: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    fn rate(n: u32) -> f64 {
+        LOST.set(LOST.get() || n < 16);
+        match (n, LOST.get()) {
+            (16, false) => 1000.0,
+            (16, true) => 600.0,
+            _ => 10.0 * f64::from(n),
+        }
+    }
+    let mut toy = Toy::new(4, vec![vm("a", 16, Some(rate), four)]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 20);
+    assert!(toy.online(0) == 16 && LOST.get());
+    LOST.set(false);
+    assert_eq!(toy.rule(&mut controller, 60), 0);
+    assert!(!LOST.get());
+}
+
 /// Threads that fell out of step may be in step again when all vCPUs are tried again, which is soon.
 #[test]
 fn with_a_cap_all_vcpus_that_did_more_before_are_tried_again_soon() {
@@ -384,6 +405,29 @@ mod a_neighbour_that_pauses {
         let online = rule(&mut toy, &mut controller, 200);
         let away = online.windows(2).filter(|pair| pair[0] == 6 && pair[1] != 6).count();
         assert!(away == 1 && toy.online(0) == 6, "{online:?}");
+    }
+
+    /// All vCPUs are far better than VCPU-Bal's number: whether eight pCPUs are available or nine is no matter.
+    #[test]
+    fn by_one_pcpu_takes_nothing_from_what_is_clearly_better() {
+        let mut toy = Toy::new(
+            16,
+            vec![
+                vm("a", 16, Some(|n| if n == 16 { 1000.0 } else { 10.0 * f64::from(n) }), |_| 7.5),
+                vm("b", 16, None, |_| if BUSY.get() { 8.0 } else { 7.2 }),
+            ],
+        );
+        let mut controller = with(Sizer::Corefit);
+        BUSY.set(true);
+        toy.rule(&mut controller, 60);
+        assert_eq!(toy.online(0), 16);
+        let mut fewest = 16;
+        for second in 0..50 {
+            BUSY.set(second / 5 % 2 == 1);
+            toy.rule(&mut controller, 1);
+            fewest = fewest.min(toy.online(0));
+        }
+        assert_eq!(fewest, 16);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::memory::{Mark, alike};
 use super::stat::Stat;
-use super::{Choice, LATELY, race};
+use super::{Choice, LATELY, MUCH, race};
 use crate::decide::Why;
 
 /// What varies by itself goes on so for about so long, s: looks in it are as good as one.
@@ -30,6 +30,8 @@ pub(super) struct Found {
     /// What is worth more than this is best, whatever it was worth before: of who is limited by its own cap alone, and did clearly less
     /// with VCPU-Bal's count.
     pub(super) enough: Option<f64>,
+    /// What it did with this number before the race changed anything, were it that.
+    pub(super) first: f64,
     /// What it did with VCPU-Bal's number, where another was better.
     pub(super) instead: Option<Stat>,
     /// The same of a race of several.
@@ -59,6 +61,7 @@ impl Found {
             mark,
             seen: Stat::default(),
             enough: None,
+            first: 0.0,
             instead: None,
             together: None,
             left_all: false,
@@ -69,6 +72,19 @@ impl Found {
     /// Whether it was found for so many pCPUs.
     pub(super) fn is_of(&self, available: u32) -> bool {
         self.available == available || self.also.is_some_and(|(also, _)| also == available)
+    }
+
+    /// Whether it does more than when it was found, but no more than before that: it fell into step again.
+    pub(super) fn is_back(&self, now: Mark) -> bool {
+        let before = Mark { value: self.first, ..now };
+        now.value > self.mark.value && (now.value < self.first || alike(before, now, 0.0))
+    }
+
+    /// Whether VCPU-Bal's number, which is that by now, did less than half of this: one pCPU more or less does not matter.
+    pub(super) fn is_clear(&self, bal: u32) -> bool {
+        let did =
+            self.together.filter(|together| together.bal == bal).and_then(|together| together.did.value());
+        !self.bal && did.is_some_and(|did| did < MUCH * self.mark.value)
     }
 
     /// It is at this number, or on its way back to it, and so many were available for so long: if others do not take what it left within

@@ -189,7 +189,8 @@ impl Corefit {
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
             let units = 2.0 / subject.over.as_secs_f64().max(1e-3);
-            let as_before = found.is_of(available);
+            let clear = subject.vcpu_bal().is_some_and(|bal| found.is_clear(bal.count));
+            let as_before = found.is_of(available) || clear && found.count >= available;
             // To follow VCPU-Bal's number is to go away.
             let leaves = subject.vcpu_bal().is_some_and(|bal| bal.count != found.count);
             if !as_before && there && leaves {
@@ -205,7 +206,7 @@ impl Corefit {
                 found.waits_for_others(there, available, subject.over, 2 * self.dwell);
             }
             stays = there && as_before;
-            let mut same = as_before && (!there || alike(found.mark, mark, units));
+            let mut same = as_before && (!there || alike(found.mark, mark, units) || found.is_back(mark));
             let mut now = Stat::default();
             if stays && let Some(look) = look(subject) {
                 now.add(&look, subject.over.as_secs_f64());
@@ -483,7 +484,8 @@ impl Corefit {
         let together = instead.map(|did| Together { did, bal: number, vms: race.vms() });
         let together = together.map(|new| self.found.as_ref().map_or(new, |found| found.of_more(new)));
         let found = Found::new(count, why, available, mark);
-        let found = Found { bal, seen, enough, instead, together, left_all, did_more, ..found };
+        let first = race.first(id, count).unwrap_or(0.0);
+        let found = Found { bal, seen, enough, first, instead, together, left_all, did_more, ..found };
         self.settle(subject, found, again);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }

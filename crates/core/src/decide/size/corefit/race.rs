@@ -98,6 +98,8 @@ struct Member {
     stats: Vec<Stat>,
     /// While a level was proven.
     proofs: Vec<Stat>,
+    /// What it did before anything was changed.
+    first: Stat,
     /// Turns in a row, of those in which it was to change, for which it did not.
     vain: u32,
     /// Whether it ever followed to another count than its first.
@@ -231,6 +233,7 @@ impl Race {
                 counts: rows.iter().map(|(_, row)| row[i]).collect(),
                 stats,
                 proofs: vec![Stat::default(); rows.len()],
+                first: Stat::default(),
                 vain: 0,
                 moved: false,
             }

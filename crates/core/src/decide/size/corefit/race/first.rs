@@ -32,7 +32,11 @@ impl Race {
         // Where nothing at all was counted VCPU-Bal's counts tell more than the other half; but for threads that fall into step, late.
         let part = if self.few || self.members.iter().any(Member::counted) { 1 } else { 2 };
         let long = self.looked >= self.length() / part;
-        !more && !self.falls && telling || long && !self.is_not_heard_of()
+        let seen = !more && !self.falls && telling || long && !self.is_not_heard_of();
+        if seen {
+            self.members.iter_mut().for_each(|member| member.first = member.stats[self.turn]);
+        }
+        seen
     }
 
     fn is_known_from_before(&self) -> bool {

@@ -17,6 +17,11 @@ impl Race {
         (self.members.len() == 1 && all.seconds > 0.0).then(|| all.part / all.seconds)
     }
 
+    /// What it did with this number before anything was changed, per second, were it that.
+    pub(in super::super) fn first(&self, id: &VmId, count: u32) -> Option<f64> {
+        self.member(id).filter(|member| member.counts[0] == count)?.first.value()
+    }
+
     /// The mean of what VMs did there over what each usually does, scaled down where all together used more than their part:
     /// what one takes from another is missing there.
     pub(super) fn value(&self, level: usize) -> Option<f64> {
