@@ -1,6 +1,7 @@
-//! `corefit bench manage`: what a step of the controllers costs, and what the daemon does.
+//! `corefit bench manage`: what a step of the daemon costs on a large host, and what the daemon does.
 
-use std::collections::BTreeMap;
+mod step;
+
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
@@ -8,20 +9,18 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use corefit_core::decide::{Controller, Policy};
-use corefit_core::machine::{
-    Act, Counters, Lever, Machine, MachineError, Pcpu, Snapshot, Value, VcpuState, VmId, VmState,
-};
-use corefit_core::{CpuId, CpuSet, Random, Time, Weight};
+use corefit_core::machine::MachineError;
 use corefit_linux::threads::cpu_of;
 use serde::Serialize;
 
 use super::explain::of_libvirt;
 use crate::machine::MachineArg;
-use crate::manage::{Boot, Journal, Keeper, Status, left, step};
+use crate::manage::{Status, left};
 use crate::printable;
-use crate::stats::{median, number};
+use crate::stats::number;
 use crate::table::Table;
+use step::StepCost;
+pub(super) use step::{Args as StepsArgs, run as steps};
 
 /// The promises: a step, ms; the daemon's part of a core, and its memory, MiB.
 const STEP_MS: f64 = 100.0;
@@ -31,8 +30,7 @@ const MEMORY_MIB: f64 = 64.0;
 const RATE: f64 = 0.95;
 /// vCPUs of each VM.
 const VCPUS: u32 = 10;
-/// VMs of the large host, and of the daemon's.
-const LARGE: u32 = 1000;
+/// VMs of the daemon's host.
 const DAEMON: u32 = 100;
 
 /// Time a step for 1,000 VMs, and a daemon with 100 VMs
@@ -62,17 +60,6 @@ struct Document {
 }
 
 #[derive(Serialize)]
-struct StepCost {
-    vms: u32,
-    vcpus: u32,
-    steps: usize,
-    actions: usize,
-    median_ms: f64,
-    most_ms: f64,
-    target_ms: f64,
-}
-
-#[derive(Serialize)]
 struct DaemonCost {
     machine: String,
     vms: usize,
@@ -93,7 +80,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(machine) = &args.machine {
         MachineArg::named(machine).can_act()?;
     }
-    let step = step_cost(if args.quick { 5 } else { 30 })?;
+    let step = step::cost(if args.quick { 5 } else { 30 })?;
     let time = Duration::from_secs(if args.quick { 5 } else { 30 });
     let machine = args.machine.as_deref();
     let mut document = Document { bench: "manage", step, daemon: None, failed: None, skipped: Vec::new() };
@@ -148,31 +135,6 @@ fn missing(machine: Option<&str>) -> Option<String> {
         Ok(Err(MachineError::Unsupported(why))) => Some(why),
         _ => None,
     }
-}
-
-/// Steps on a large host whose VMs want now this, now that: look, decide, apply, journal.
-fn step_cost(steps: usize) -> Result<StepCost> {
-    let dir = std::env::temp_dir().join(format!("corefit-bench-manage-{}", std::process::id()));
-    let journal = Journal::open(&dir, "bench", &Boot::named("bench"))?;
-    let mut machine = Paper::new(LARGE);
-    let mut controller = Controller::new(Policy { dwell_ms: 0, ..Policy::default() });
-    let mut keeper = Keeper::new(journal, Duration::from_secs(60));
-    let (mut times, mut actions) = (Vec::with_capacity(steps), 0);
-    // The first look has nothing to compare with.
-    for number in 0..=steps {
-        let begun = Instant::now();
-        let did = step(&mut machine, &mut controller, &mut keeper)?;
-        if number > 0 {
-            times.push(begun.elapsed().as_secs_f64() * 1e3);
-            actions += did;
-        }
-        machine.pass(Duration::from_secs(1))?;
-    }
-    drop(keeper);
-    let _ = std::fs::remove_dir_all(&dir);
-    let median_ms = median(times.iter().copied()).context("no step was made")?;
-    let most_ms = times.iter().copied().fold(0.0, f64::max);
-    Ok(StepCost { vms: LARGE, vcpus: LARGE * VCPUS, steps, actions, median_ms, most_ms, target_ms: STEP_MS })
 }
 
 /// `corefit manage --apply` on a machine, libvirt's test driver if none is given, once a second.
@@ -298,100 +260,6 @@ fn node(vms: u32) -> String {
     format!("<node>{vms}</node>")
 }
 
-/// A host on paper: counters grow by what is drawn, settings are kept.
-struct Paper {
-    at: Time,
-    random: Random,
-    snapshot: Snapshot,
-    set: BTreeMap<(VmId, Lever), Value>,
-}
-
-impl Paper {
-    fn new(vms: u32) -> Paper {
-        let pcpus = vms;
-        let pcpu = |number| Pcpu {
-            id: CpuId(number),
-            online: true,
-            node: None,
-            package: None,
-            siblings: None,
-            idle_ns: Some(0),
-            steal_ns: Some(0),
-        };
-        let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
-        let affinity = Some(CpuSet::first(pcpus));
-        let vcpu = VcpuState {
-            online: true,
-            weight: Some(Weight(1024.0)),
-            affinity,
-            counters,
-            ..VcpuState::default()
-        };
-        let vm = |number| VmState {
-            id: VmId(format!("vm{number}")),
-            name: format!("vm{number}"),
-            weight: Some(Weight(1024.0)),
-            vcpus: vec![vcpu.clone(); VCPUS as usize],
-            ..VmState::default()
-        };
-        let snapshot = Snapshot {
-            pcpus: (0..pcpus).map(pcpu).collect(),
-            vms: (0..vms).map(vm).collect(),
-            ..Snapshot::default()
-        };
-        Paper { at: Time(0), random: Random(1), snapshot, set: BTreeMap::new() }
-    }
-}
-
-impl Machine for Paper {
-    fn name(&self) -> String {
-        "a host on paper".into()
-    }
-
-    fn observe(&mut self) -> Result<Snapshot, MachineError> {
-        self.snapshot.at = self.at;
-        Ok(self.snapshot.clone())
-    }
-
-    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
-        self.at = self.at + time;
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(0);
-        for vm in &mut self.snapshot.vms {
-            let busy = self.random.below(100_u64);
-            for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.online) {
-                for counter in [&mut vcpu.counters.run_ns, &mut vcpu.counters.wait_ns] {
-                    *counter = counter.map(|before| before + ns * busy / 200);
-                }
-            }
-        }
-        Ok(true)
-    }
-}
-
-impl Act for Paper {
-    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
-        if let Some(value) = self.set.get(&(vm.clone(), lever)) {
-            return Ok(value.clone());
-        }
-        match lever {
-            Lever::Online => Ok(Value::Vcpus(CpuSet::first(VCPUS))),
-            Lever::Weight => Ok(Value::Weight(Weight(1024.0))),
-            _ => Err(MachineError::Unsupported("paper has no such lever".into())),
-        }
-    }
-
-    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
-        let number: usize = vm.0.trim_start_matches("vm").parse().unwrap_or(usize::MAX);
-        if let (Some(state), Value::Vcpus(online)) = (self.snapshot.vms.get_mut(number), value) {
-            for (vcpu, state) in (0..).zip(&mut state.vcpus) {
-                state.online = online.contains(CpuId(vcpu));
-            }
-        }
-        self.set.insert((vm.clone(), lever), value.clone());
-        Ok(())
-    }
-}
-
 fn text(document: &Document) -> String {
     let verdict = |met: bool| if met { "met" } else { "NOT MET" }.to_owned();
     let mut table = Table::new(1, &["what", "measured", "promised", "verdict"]);
@@ -505,15 +373,5 @@ mod tests {
         };
         assert!(with(30, 30.001) && with(28, 30.001) && with(4, 5.001) && with(120, 30.0));
         assert!(!with(27, 30.001) && !with(3, 5.001) && !with(0, 5.0));
-    }
-
-    #[test]
-    fn the_host_on_paper_keeps_to_the_contract_and_to_what_is_set() {
-        let mut paper = Paper::new(3);
-        corefit_core::machine::contract::observing(&mut paper, Duration::from_secs(1)).unwrap();
-        let (vm, few) = (VmId("vm1".into()), Value::Vcpus(CpuSet::first(2)));
-        paper.set(&vm, Lever::Online, &few).unwrap();
-        assert_eq!(paper.current(&vm, Lever::Online), Ok(few));
-        assert_eq!(paper.observe().unwrap().vms[1].online().len(), 2);
     }
 }

@@ -49,6 +49,8 @@ enum Name {
     Busy(helper::BusyArgs),
     #[command(hide = true)]
     Sleepers(helper::SleepersArgs),
+    #[command(hide = true)]
+    Steps(manage::StepsArgs),
 }
 
 /// Prints what was measured, as JSON or as text.
@@ -72,5 +74,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),
+        Name::Steps(args) => manage::steps(args),
     }
 }

@@ -346,6 +346,20 @@ impl<'a> Daemon<'a> {
         step.next
     }
 
+    /// How long a step takes; then a second passes.
+    pub(super) fn timed(&mut self) -> Result<Duration> {
+        let started = Instant::now();
+        self.step();
+        let took = started.elapsed();
+        self.machine.pass(Duration::from_secs(1))?;
+        Ok(took)
+    }
+
+    /// What is shown of it.
+    pub(super) fn shown(&self) -> status::Status {
+        self.board.lock().clone()
+    }
+
     /// Whether a signal has come that ends it, which the loop heeds after this step.
     fn ends(&self) -> bool {
         self.keeper.as_ref().is_some_and(Keeper::ends)
@@ -389,11 +403,6 @@ impl Daemon<'_> {
     pub(super) fn runs_on(&mut self, kernel: Root) {
         assert!(self.kernel.is_none(), "this one's has nothing to do with a simulated host");
         self.kernel = Some(kernel);
-    }
-
-    /// What is shown of it.
-    pub(super) fn shown(&self) -> status::Status {
-        self.board.lock().clone()
     }
 
     /// Whether it has said that a change of a setting failed, and would not say it again.

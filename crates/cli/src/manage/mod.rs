@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use corefit_core::decide::{Controller, Policy};
+use corefit_core::decide::Policy;
 use corefit_core::machine::Act;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGALRM, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ};
@@ -172,11 +172,21 @@ fn budget(policy: &Policy) -> Duration {
     policy.interval().max(Duration::from_secs(2))
 }
 
-/// One step, as `corefit bench manage` measures it: look, decide, apply.
-pub(crate) fn step(machine: &mut dyn Act, controller: &mut Controller, keeper: &mut Keeper) -> Result<usize> {
-    let snapshot = machine.observe()?;
-    let step = controller.step(&snapshot)?;
-    let outcomes = keeper.apply(machine, &step.plan.actions, snapshot.at);
-    controller.told(&outcomes);
-    Ok(outcomes.len())
+/// Steps of a daemon that nobody asks, once a second of the machine's time, as `corefit bench manage` measures them: how long each took, and
+/// what is shown in the end. What is changed stays so.
+pub(crate) fn steps(
+    machine: Box<dyn Act>,
+    policy: Policy,
+    state: &Path,
+    steps: usize,
+) -> Result<(Vec<Duration>, Status)> {
+    let args =
+        ManageArgs { config: None, apply: true, no_apply: false, state: None, time: None, machine: None };
+    let keeper = Keeper::new(Journal::open(state, "bench", &Boot::named("bench"))?, Duration::from_secs(60));
+    let mut config = Config::default();
+    config.policy = policy;
+    let mut daemon = Daemon::new(&args, config, machine, Some(keeper), true);
+    let took = (0..steps).map(|_| daemon.timed()).collect::<Result<_>>()?;
+    log::flush();
+    Ok((took, daemon.shown()))
 }
