@@ -209,10 +209,8 @@ fn set(
         (Lever::Told, Value::Told(cpus)) => {
             let mut ask = ask(domain, until)?;
             // Who is told what it gets, for the first time since it booted, may say what it does with that; need not.
-            if agent::write_file(&mut ask, told::PATH, &told::text(cpus))? && cpus.is_some() {
-                let _ = agent::make_file(&mut ask, progress::PATH);
-            }
-            Ok(())
+            let progress = cpus.is_some().then_some(progress::PATH);
+            agent::write_file(&mut ask, told::PATH, &told::text(cpus), progress)
         }
         (Lever::Weight, Value::Weight(Weight(weight))) => {
             domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares(weight)?)]).map_err(|e| plain(&e))

@@ -12,7 +12,7 @@ use corefit_core::machine::MachineError;
 use corefit_core::{CpuId, CpuSet};
 use serde_json::{Value, json};
 
-use super::guest::{parsed, refuses};
+use super::guest::{is_late, parsed, refuses};
 use super::hand::Until;
 
 /// After so long no list of vCPUs is sent after one that brought nothing: whoever waits does so for 4 s at the most, and others wait
@@ -165,13 +165,24 @@ pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>,
 }
 
 /// Writes a small file of the guest. Whoever reads it meanwhile sees the old or the new text if both have the
-/// same length: then it is not emptied before. Whether it was not there before.
-pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bool, MachineError> {
-    let (handle, new) = match open(ask, path, "r+") {
+/// same length: then it is not emptied before. Where it is not there yet, an empty file `beside` it is made first, as nobody comes back for
+/// that once this one is there; who cannot have that goes without.
+pub(super) fn write_file(
+    ask: &mut Ask<'_>,
+    path: &str,
+    text: &str,
+    beside: Option<&str>,
+) -> Result<(), MachineError> {
+    let handle = match open(ask, path, "r+") {
         Err(error) if error.to_string().contains("No such file") => {
-            (open(ask, path, "w").map_err(|error| no_directory(path, error))?, true)
+            match beside.map(|beside| make_file(ask, beside)) {
+                Some(Err(MachineError::Gone(late))) if is_late(&late) => {
+                    return Err(MachineError::Gone(late));
+                }
+                _ => open(ask, path, "w").map_err(|error| no_directory(path, error))?,
+            }
         }
-        other => (other?, false),
+        other => other?,
     };
     crate::between("told-part");
     let data = BASE64_STANDARD.encode(text);
@@ -182,11 +193,11 @@ pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bo
     if count != Some(text.len() as u64) {
         return Err(malformed(&format!("guest-file-write wrote {count:?} of {} bytes", text.len())));
     }
-    Ok(new)
+    Ok(())
 }
 
 /// Makes a file of the guest that is empty, unless it is there.
-pub(super) fn make_file(ask: &mut Ask<'_>, path: &str) -> Result<(), MachineError> {
+fn make_file(ask: &mut Ask<'_>, path: &str) -> Result<(), MachineError> {
     let handle = open(ask, path, "a")?;
     call(ask, "guest-file-close", json!({ "handle": handle })).map(drop)
 }
@@ -241,6 +252,8 @@ fn malformed(text: &str) -> MachineError {
 mod tests {
     use super::*;
 
+    const BESIDE: &str = "/run/y";
+
     /// A guest of four vCPUs whose agent does `each` of a list, and stops at those that it refuses to touch: vCPU 3.
     struct Guest {
         online: Vec<bool>,
@@ -249,12 +262,15 @@ mod tests {
         first: usize,
         each: usize,
         file: Option<Vec<u8>>,
+        /// Whether there is the file beside it, too.
+        beside: bool,
         asked: Vec<String>,
     }
 
     impl Guest {
         fn new(each: usize) -> Guest {
-            Guest { online: vec![true; 4], refused: &[3], first: 1, each, file: None, asked: Vec::new() }
+            let (online, file, asked) = (vec![true; 4], None, Vec::new());
+            Guest { online, refused: &[3], first: 1, each, file, beside: false, asked }
         }
 
         fn answer(&mut self, command: &str) -> Result<String, MachineError> {
@@ -279,7 +295,15 @@ mod tests {
                     }
                     json!(done)
                 }
-                "guest-file-open" if self.file.is_none() && arguments["mode"] != "w" => {
+                "guest-file-open" if arguments["path"] == BESIDE => {
+                    self.beside = true;
+                    json!(8)
+                }
+                "guest-file-open" if arguments["mode"] == "w" => {
+                    self.file = Some(Vec::new());
+                    json!(7)
+                }
+                "guest-file-open" if self.file.is_none() => {
                     return Err(MachineError::Gone("failed to open file: No such file or directory".into()));
                 }
                 "guest-file-write" => {
@@ -386,8 +410,43 @@ mod tests {
         let mut guest = Guest::new(9);
         let mut ask = |command: &str| guest.answer(command);
         assert_eq!(read_file(&mut ask, "/run/x").unwrap(), None);
-        write_file(&mut ask, "/run/x", "cpus 2\n").unwrap();
+        write_file(&mut ask, "/run/x", "cpus 2\n", None).unwrap();
         assert_eq!(read_file(&mut ask, "/run/x").unwrap().as_deref(), Some("cpus 2\n"));
+    }
+
+    #[test]
+    fn a_file_is_there_no_sooner_than_the_one_beside_it_whoever_is_late_with_either() {
+        for late in [r#""mode":"a""#, r#""mode":"w""#, "guest-file-write"] {
+            // It does what it was asked for all the same, or not.
+            for does in [true, false] {
+                let mut guest = Guest::new(9);
+                let mut ask = |command: &str| {
+                    if !command.contains(late) {
+                        return guest.answer(command);
+                    }
+                    if does {
+                        guest.answer(command)?;
+                    }
+                    Err(MachineError::Gone(crate::libvirt::guest::testing::silent(2001)))
+                };
+                let told = write_file(&mut ask, "/run/x", "cpus 2\n", Some(BESIDE));
+                assert!(matches!(told, Err(MachineError::Gone(_))), "{late}: {told:?}");
+                assert!(guest.file.is_none() || guest.beside, "{late} {does}: it is told, and cannot answer");
+                let mut ask = |command: &str| guest.answer(command);
+                assert_eq!(write_file(&mut ask, "/run/x", "cpus 2\n", Some(BESIDE)), Ok(()));
+                assert!(guest.file.is_some() && guest.beside, "{late} {does}");
+            }
+        }
+        // In whose place there is something else.
+        let mut guest = Guest::new(9);
+        let mut ask = |command: &str| match command.contains(BESIDE) {
+            true => {
+                Err(MachineError::Gone("failed to open file '/run/y' (mode: 'a'): Is a directory".into()))
+            }
+            false => guest.answer(command),
+        };
+        assert_eq!(write_file(&mut ask, "/run/x", "cpus 2\n", Some(BESIDE)), Ok(()));
+        assert_eq!((guest.file.is_some(), guest.beside), (true, false));
     }
 
     #[test]
@@ -410,7 +469,7 @@ mod tests {
             };
             let done = [
                 read_file(&mut ask, "/run/x").map(drop),
-                write_file(&mut ask, "/run/x", "cpus 2\n").map(drop),
+                write_file(&mut ask, "/run/x", "cpus 2\n", None),
                 make_file(&mut ask, "/run/x"),
             ];
             assert!(done.iter().all(|done| matches!(done, Err(MachineError::Malformed(_)))), "{done:?}");
@@ -426,7 +485,7 @@ mod tests {
                 asked += 1;
                 Err(MachineError::Gone(format!("failed to open file '/run/x' (mode: 'w'): {reason}")))
             };
-            write_file(&mut ask, "/run/x", "cpus 2\n").unwrap_err()
+            write_file(&mut ask, "/run/x", "cpus 2\n", None).unwrap_err()
         };
         let none = refuses("No such file or directory");
         assert!(
@@ -454,8 +513,8 @@ mod tests {
         };
         let guest = late("guest-set-vcpus", &|ask| set_vcpus(ask, &"0".parse().unwrap()).map(drop));
         assert_eq!(guest.online, [true, false, true, true], "what was on its way arrives, no more");
-        let guest = late(r#""mode":"w""#, &|ask| write_file(ask, "/run/x", "cpus 2\n").map(drop));
-        assert_eq!(guest.file, None);
+        let guest = late(r#""mode":"w""#, &|ask| write_file(ask, "/run/x", "cpus 2\n", None));
+        assert_eq!(guest.file.as_deref(), Some(&[][..]), "opened, and nothing written");
         assert!(guest.asked.last().unwrap().contains("guest-file-close"), "{:?}", guest.asked);
     }
 
