@@ -2,10 +2,11 @@
 //! SIGSTOP does, until SIGCONT: `NAME:COUNT:stop`.
 //!
 //! Names are those that `reach` is called with, and of corefit-linux `limit-part` (a file of a limit is written, or libvirt was asked for a
-//! part of one), `plug-part` (a vCPU is plugged, or its guest did not let go of it), `kept-part` (what a VM carries is written, or a part of
-//! it taken away), `vcpus-part` (a guest was asked for vCPUs), `told-part` (the file of what a guest is told is open; it is written, but not
-//! closed, before which the guest's agent keeps the text to itself) and `slice-part` (a thread of some has its slice). A setting that is
-//! written by one call has no parts: at `written` it is set, and not read back.
+//! part of one), `unplugged-part` (what a VM carries of vCPUs that were plugged out is written), `plug-part` (a vCPU is plugged, or its
+//! guest did not let go of it), `kept-part` (what a VM carries is written, or a part of it taken away), `vcpus-part` (a guest was asked for
+//! vCPUs), `told-part` (the file of what a guest is told is open; it is written, but not closed, before which the guest's agent keeps the
+//! text to itself) and `slice-part` (a thread of some has its slice). A setting that is written by one call has no parts: at `written` it is
+//! set, and not read back.
 //!
 //! In the tests of this crate the kill is a panic that the test catches, so that the machine lives on.
 

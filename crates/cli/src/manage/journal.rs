@@ -212,6 +212,7 @@ impl Journal {
             .inspect_err(|_| drop(fs::remove_file(&beside)))?;
         reach("journal-written");
         fs::rename(&beside, &target)?;
+        reach("journal-renamed");
         self.on_disk.clone_from(&self.content.entries);
         sync(&File::open(&self.dir)?)
     }

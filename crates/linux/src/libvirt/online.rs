@@ -124,7 +124,9 @@ fn change(
                 }
                 until.check()?;
                 let element = (!now.is_empty()).then(|| format!("<unplugged>{now}</unplugged>"));
-                domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error))
+                let done = domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error));
+                crate::between("unplugged-part");
+                done
             };
             let reached = reachable(vcpus, &want);
             some_go(vcpus, &want, &reached)?;

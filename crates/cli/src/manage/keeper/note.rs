@@ -7,6 +7,7 @@ use corefit_core::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Keeper, grown, is_guests, is_ours, same, undo};
+use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::systemd;
 
@@ -221,12 +222,14 @@ impl Keeper {
         let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
         // Groups carry none.
         let mut may_yet = false;
-        let mut left = |result: Result<(), MachineError>| {
+        let mut left = |vm: &VmId| {
+            reach("note-left");
+            let result = machine.keep(vm, None);
             systemd::goes_on();
             may_yet |= result.as_ref().is_err_and(undo::may_pass);
             matches!(result, Err(error) if !matches!(error, MachineError::Unsupported(_)))
         };
-        self.kept.retain(|vm, _| changed.contains(vm) || left(machine.keep(vm, None)));
+        self.kept.retain(|vm, _| changed.contains(vm) || left(vm));
         may_yet
     }
 
