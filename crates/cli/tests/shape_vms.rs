@@ -128,4 +128,21 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
         assert!(restored.status.success(), "{place:?}: {}", String::from_utf8_lossy(&restored.stderr));
         assert_eq!(limits(machine.as_mut(), vm), plain, "{place:?}: {log}");
     }
+    // Of a quota that libvirt has for all of the VM, which libvirt's calls change.
+    vms.virsh(&["schedinfo", &vms.names[0], "--live", "vcpu_quota=-1", "global_quota=40000"]);
+    let whole = |machine: &mut dyn Act| match machine.current(vm, Lever::Quota) {
+        Ok(Value::Limit(limit)) => limit,
+        other => panic!("{other:?}"),
+    };
+    let before = whole(machine.as_mut());
+    assert_eq!((before.quota_us, before.period_us), (Some(40_000), 100_000));
+    let longer = CONFIG.replace("burst", "long-period");
+    let longer = format!("{longer}[[policy.vm]]\nname = \"{}\"\nlatency_ms = 1000\n", vms.names[0]);
+    let mut daemon = Daemon::start(&vms, dir.path(), &longer, &["--apply"], Some("limit-part"));
+    assert_eq!(daemon.wait().signal(), Some(9), "{}", daemon.log());
+    let now = whole(machine.as_mut());
+    assert_eq!((now.quota_us, now.period_us), (Some(80_000), 200_000), "{}", daemon.log());
+    let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    assert_eq!(whole(machine.as_mut()), before, "{}", daemon.log());
 }
