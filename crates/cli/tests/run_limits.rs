@@ -109,16 +109,19 @@ fn what_a_host_tells_limits_teams_from_the_launch_on_and_while_they_run() {
 #[test]
 fn what_another_corefit_run_set_is_not_what_the_user_set() {
     let place = Place::new();
-    let inner = |before: &str, arguments: &str| {
+    let inner_of = |outer: &[&str], before: &str, arguments: &str| {
         let show = "echo ${GOMAXPROCS-none} ${NUMEXPR_NUM_THREADS-none}";
         let run = format!("{before} \"$0\" run --quiet {arguments} -- sh -c '{show}'");
-        let mut command = place.corefit(&["run", "--quiet", "--", "sh", "-c", &run]);
+        let mut command = place.corefit(&[&["run", "--quiet"], outer, &["--", "sh", "-c", &run]].concat());
         command.arg(corefit()).env_remove("GOMAXPROCS").env_remove("NUMEXPR_NUM_THREADS");
         stdout(&command.output().unwrap())
     };
+    let inner = |before: &str, arguments: &str| inner_of(&[], before, arguments);
     assert_eq!(inner("exec taskset -c 0", ""), "1 1\n");
     assert_eq!(inner("export GOMAXPROCS=7; exec", "--threads 3"), "7 3\n", "changed in between");
     assert_eq!(inner("exec", "--threads max"), "none none\n", "as without corefit");
+    assert_eq!(inner_of(&["--threads", "5"], "exec", ""), "5 5\n", "which the user said");
+    assert_eq!(inner_of(&["--threads", "5"], "exec", "--threads max"), "5 5\n");
 }
 
 #[test]

@@ -74,7 +74,7 @@ struct Document<'a> {
     /// When the later look began, ns since the machine's epoch.
     at_ns: u64,
     actions: Vec<Line<'a>>,
-    /// What `corefit check` finds once all of them are carried out, and not now; while numbers are tried, once VMs have VCPU-Bal's.
+    /// What `corefit check` finds once all of them are carried out, and not now; while numbers are tried and VMs placed, once they have VCPU-Bal's.
     follows: Vec<Found<'a>>,
     notes: &'a [String],
 }

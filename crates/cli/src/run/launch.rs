@@ -257,6 +257,8 @@ impl Plan {
                 self.set.push(format!("{name}={value}"));
             }
         }
+        // A number of threads that the user gave is his for who is started inside, too.
+        let made = if matches!(self.threads, Threads::AtMost(_)) { self.set.clone() } else { vec![] };
         for setting in &plan.settings {
             match setting {
                 Setting::Set { name, value, .. } => self.set.push(format!("{name}={}", value.display())),
@@ -265,7 +267,8 @@ impl Plan {
                 Setting::Yielded { .. } => {}
             }
         }
-        self.launch.env.push((outer::VARIABLE.into(), Some(self.outer.text(&self.set).into())));
+        let made = if matches!(self.threads, Threads::AtMost(_)) { &made } else { &self.set };
+        self.launch.env.push((outer::VARIABLE.into(), Some(self.outer.text(made).into())));
     }
 
     fn place(&mut self, notes: &mut Notes) {

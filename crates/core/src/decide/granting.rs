@@ -7,7 +7,7 @@ use super::asked::Asked;
 use super::controller::Step;
 use super::known::Known;
 use super::part::{may_use, online};
-use super::remedy::weights_help;
+use super::remedy::{Remedy, all_own};
 use super::room::Room;
 use super::short::below;
 use super::size::whole;
@@ -69,6 +69,7 @@ impl Controller {
         }
         step.notes.extend(self.promised_too_much(asked, own, usable, seen));
         let all = granted(&self.policy, asked, (requests, own), &grants);
+        let mut new = Vec::new();
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
             known.granted = Some(grant.pcpus);
@@ -89,13 +90,22 @@ impl Controller {
             if !starves {
                 known.starved.1 = None;
             } else if known.starved.1.is_none() {
-                let seen = usual.unwrap_or(seen);
-                let helps = !weighs && weights_help(seen, asked.number, &all, &self.policy);
                 known.starved.0 += 1;
-                known.starved.1 = Some(known.starving(&vm.seen.name) + if helps { REMEDY } else { "" });
+                known.starved.1 = Some(known.starving(&vm.seen.name));
+                new.push((asked.number, request));
             }
-            step.notes.extend(known.starved.1.clone());
         }
+        if !weighs && !new.is_empty() {
+            let seen = usual.unwrap_or(seen);
+            let own_of_all = all_own(seen, &self.policy);
+            let remedy = Remedy::new(seen, &all, &own_of_all, &self.policy);
+            for (_, request) in new.iter().filter(|(number, _)| remedy.helps(*number)) {
+                let note = self.known.get_mut(&request.id).and_then(|known| known.starved.1.as_mut());
+                note.into_iter().for_each(|note| note.push_str(REMEDY));
+            }
+        }
+        let known = requests.iter().filter_map(|request| self.known.get(&request.id));
+        step.notes.extend(known.filter_map(|known| known.starved.1.clone()));
         Some(grants)
     }
 

@@ -16,7 +16,7 @@ use crate::units::count;
 
 /// VMs that pCPUs were granted to, of which each shares pCPUs with another, directly or over others, and more vCPUs stay than there are pCPUs
 /// for them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Island<'a> {
     /// Those that they may use.
     pub(super) pcpus: CpuSet,
@@ -58,15 +58,27 @@ pub(super) fn islands<'a>(seen: &HostEstimate, granted: &[Granted<'a>], policy: 
     };
     let running = (0..seen.vms.len()).filter(|number| seen.vms[*number].seen.is_running_vm());
     let stay: Vec<(CpuSet, f64)> = running.map(stay).collect();
-    let crowded = Room::lacks(stay.iter().map(|(own, stay)| (own, *stay)), &online).unwrap_or_default();
-    let mut islands: Vec<Island<'a>> = Vec::new();
-    for one in granted.iter().filter(|one| !one.own.is_empty() && one.own.is_within(&crowded)) {
-        let mut all = Island { pcpus: one.own.clone(), granted: vec![*one] };
-        for other in islands.extract_if(.., |island| island.pcpus.meets(one.own)) {
-            all.pcpus = all.pcpus.union(&other.pcpus);
-            all.granted.extend(other.granted);
+    let lacks = |(_, part): (CpuSet, Vec<&(CpuSet, f64)>)| {
+        Room::lacks(part.into_iter().map(|(own, stay)| (own, *stay)), &online)
+    };
+    // By themselves: of many sets only the union counts.
+    let parts = meeting(stay.iter().map(|one| (&one.0, one)));
+    let crowded = parts.into_iter().filter_map(lacks).fold(CpuSet::default(), |all, some| all.union(&some));
+    let crowd = granted.iter().filter(|one| !one.own.is_empty() && one.own.is_within(&crowded));
+    let islands = meeting(crowd.map(|one| (one.own, *one)));
+    islands.into_iter().map(|(pcpus, granted)| Island { pcpus, granted }).collect()
+}
+
+/// Those of which each shares pCPUs with another, directly or over others, and all that they may use.
+fn meeting<'s, T>(all: impl Iterator<Item = (&'s CpuSet, T)>) -> Vec<(CpuSet, Vec<T>)> {
+    let mut groups: Vec<(CpuSet, Vec<T>)> = Vec::new();
+    for (own, one) in all {
+        let mut group = (own.clone(), vec![one]);
+        for other in groups.extract_if(.., |other| other.0.meets(own)) {
+            group.0 = group.0.union(&other.0);
+            group.1.extend(other.1);
         }
-        islands.push(all);
+        groups.push(group);
     }
-    islands
+    groups
 }

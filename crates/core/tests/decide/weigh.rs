@@ -363,6 +363,22 @@ fn weights_divide_some_pcpus_of_which_more_is_kept_than_there_is_though_others_a
     assert_eq!(ends(on("0-7", "web", 8, |_| 6.0)), [585.0, 293.0, 293.0, 2926.0], "all are crowded: 5 of 8");
 }
 
+/// Of more sets of pCPUs than are told apart (64) those that share none are looked at by themselves all the same.
+#[test]
+fn weights_divide_some_pcpus_however_many_others_there_are() {
+    let sets: Vec<String> = (0..80).map(|pair| format!("{}-{}", 2 * pair, 2 * pair + 1)).collect();
+    let others = (1..80_usize).map(|pair| on(&sets[pair], &format!("vm{pair}"), 1, f64::from));
+    let crowd = ["hi", "a", "b"].map(|name| vm(name, 1, None, |_| 2.0 / 3.0));
+    let mut toy = Toy::new(160, crowd.into_iter().chain(others).collect());
+    toy.vms[..3].iter_mut().for_each(|vm| vm.state.vcpus[0].affinity = Some(CpuSet::first(2)));
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, ..Policy::default() };
+    let policy = Policy { weigh: Weigher::Grants, vm: vec![important("hi")], ..policy };
+    waiting(&mut toy, &mut Controller::new(policy));
+    let weights = toy.weights();
+    assert_eq!(weights[..3], [1536.0, 768.0, 768.0], "1, 0.5 and 0.5 of 2 pCPUs");
+    assert!(weights[3..].iter().all(|weight| (weight - 1024.0).abs() < 1e-9));
+}
+
 /// VMs without agent keep their vCPUs, and are asked for what they want only where weights follow.
 #[test]
 fn who_is_short_beside_vms_without_agent_is_told_that_weights_help_where_they_do() {
