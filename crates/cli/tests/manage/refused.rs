@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 
 use super::small::{Small, mount};
-use super::{LIVE, Place, groups, journal, node, said, until};
+use super::{LIVE, Place, groups, journal_of, node, said, until};
 
 #[test]
 fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is_made() {
@@ -116,7 +116,8 @@ fn on_a_full_or_read_only_file_system_nothing_is_changed_and_it_says_so() {
     let Some(small) = Small::at(place.path("small")) else { return };
     let sim = ["manage", "--apply", "--machine", "sim:host.toml", "--for", "1s", "--state", "small/state"];
     std::fs::create_dir(place.path("small/state")).unwrap();
-    journal(&place, "small/left", "cgroups:/corefit-none", "");
+    // Of a group that has ended, of which nothing is left to know.
+    journal_of(&place, "small/left", ("cgroups:/corefit-none", ""), ("/corefit-none@1", "/corefit-none"));
     std::fs::write(place.path("small/left/lock"), "").unwrap();
     assert!(std::fs::write(place.path("small/filler"), vec![0; 1 << 20]).is_err(), "it is full");
     let error = place.error_of(&sim, 1);

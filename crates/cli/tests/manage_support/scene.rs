@@ -47,9 +47,10 @@ impl<'a> Scene<'a> {
 
     pub(crate) fn is_sized_and_told(&self) {
         until("the guest has fewer vCPUs", || self.guest.online() == FEW);
-        until("the guest is told", || {
-            self.guest.told().is_some_and(|text| text.starts_with("corefit-available 1\ncpus "))
-        });
+        // One before may have left that it is told nothing.
+        let told =
+            |text: String| text.starts_with("corefit-available 1\ncpus ") && !text.contains("\ncpus none\n");
+        until("the guest is told", || self.guest.told().is_some_and(told));
     }
 
     /// How far a change is: in the journal, in the note that the VM carries, in the guest.
