@@ -334,14 +334,17 @@ impl<'a> Daemon<'a> {
                 outcomes
             }
             None => {
+                let _many = log::many();
                 self.would(&snapshot, &step.plan.actions);
                 Vec::new()
             }
         };
+        let many = log::many();
         heard.iter().for_each(|outcome| self.answered(&snapshot, outcome));
         for outcome in &outcomes {
             self.tell(&snapshot, outcome);
         }
+        drop(many);
         self.post(&snapshot, &step, &outcomes);
         step.next
     }

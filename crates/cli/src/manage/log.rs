@@ -3,6 +3,7 @@
 
 mod writer;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
@@ -67,6 +68,29 @@ pub(super) fn closed() -> bool {
     poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().intersects(gone)
 }
 
+thread_local! {
+    /// This thread is about to say many lines.
+    static MANY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What this thread says is not waited for, line by line, until this goes out of scope.
+pub(super) struct Many(());
+
+/// Many lines follow.
+pub(super) fn many() -> Many {
+    MANY.set(true);
+    Many(())
+}
+
+impl Drop for Many {
+    fn drop(&mut self) {
+        MANY.set(false);
+        if let Some(writer) = WRITER.get().and_then(Option::as_ref) {
+            writer.all_said(writer::PATIENCE);
+        }
+    }
+}
+
 /// When this goes out of scope, that is done.
 pub(super) struct Flushed;
 
@@ -89,7 +113,10 @@ pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
     match WRITER.get_or_init(writer) {
         Some(writer) => {
             let simulated = SIMULATED.load(Ordering::Relaxed) != u64::MAX;
-            writer.say(line, (!simulated).then_some(writer::PATIENCE));
+            match MANY.get() {
+                true if !simulated => writer.say_one(line, writer::PATIENCE),
+                _ => writer.say(line, (!simulated).then_some(writer::PATIENCE)),
+            }
         }
         // Nobody may be left to read.
         None => drop(std::io::stderr().write_all(line.as_bytes())),

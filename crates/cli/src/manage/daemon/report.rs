@@ -11,7 +11,7 @@ use super::went::{changed, of};
 use super::{Daemon, notes};
 use crate::manage::Keeper;
 use crate::manage::keeper::LEFT_UNTIL;
-use crate::manage::log::{Level, log};
+use crate::manage::log::{self, Level, log};
 use crate::manage::present;
 use crate::manage::restore;
 use crate::manage::status::VmStatus;
@@ -65,6 +65,7 @@ impl Daemon<'_> {
 
     /// Notes, each once.
     pub(super) fn say(&mut self, notes: &[String]) {
+        let _many = log::many();
         for note in notes {
             if self.told.is_new(note, "") {
                 log(Level::Info, "note", &[("what", note.clone())]);

@@ -1,7 +1,8 @@
 //! Lines that are written by a thread of their own: who reads them late, or not at all (a full pipe, a stopped terminal, a journal that
 //! hangs), does not keep the daemon waiting.
 //!
-//! As long as they are read, each is written when it has been said: a kill right after it does not lose it.
+//! As long as they are read, each is written when it has been said: a kill right after it does not lose it. Many at once are waited for in
+//! the end: on a crowded machine it takes long until the other thread runs, for each.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -100,17 +101,45 @@ impl Writer {
     /// Writes a line, or leaves it to be written once somebody reads; `patience` as that of `written`.
     pub(super) fn say(&self, line: String, patience: Option<Duration>) {
         let mut queue = self.shared.lock();
-        if patience.is_some() && queue.bytes + line.len() > MOST && !queue.texts.is_empty() {
+        if self.leave(&mut queue, line, patience.is_some()) {
+            drop(self.wait(queue, patience));
+        }
+    }
+
+    /// The same of one of many, for which nobody waits until [`Writer::all_said`], but for room.
+    pub(super) fn say_one(&self, line: String, patience: Duration) {
+        let mut queue = self.shared.lock();
+        if queue.bytes + line.len() > MOST / 2 {
+            queue = self.wait(queue, Some(patience));
+        }
+        self.leave(&mut queue, line, true);
+    }
+
+    /// Many were said.
+    pub(super) fn all_said(&self, patience: Duration) {
+        drop(self.wait(self.shared.lock(), Some(patience)));
+    }
+
+    /// Leaves a line to be written; `false` if it is lost, as it `may` be.
+    fn leave(&self, queue: &mut Queue, line: String, may: bool) -> bool {
+        if may && queue.bytes + line.len() > MOST && !queue.texts.is_empty() {
             queue.lost += 1;
-            return;
+            return false;
         }
         let lost = std::mem::take(&mut queue.lost);
         queue.push(if lost > 0 { (self.lost)(lost) + &line } else { line });
         self.shared.changed.notify_all();
-        if patience.is_none() || !queue.late {
-            let mut queue = self.shared.written(queue, patience);
-            queue.late = !queue.texts.is_empty();
+        true
+    }
+
+    /// Waits until all is written, unless somebody did so in vain.
+    fn wait<'a>(&'a self, queue: MutexGuard<'a, Queue>, patience: Option<Duration>) -> MutexGuard<'a, Queue> {
+        if patience.is_some() && queue.late {
+            return queue;
         }
+        let mut queue = self.shared.written(queue, patience);
+        queue.late = !queue.texts.is_empty();
+        queue
     }
 
     /// Waits until all is written, also how many lines were lost.
@@ -149,6 +178,32 @@ mod tests {
             reader.read_exact(&mut read).unwrap();
             assert_eq!(read, line.as_bytes());
         }
+    }
+
+    #[test]
+    fn of_many_lines_none_is_lost_that_somebody_reads_and_all_are_written_in_the_end() {
+        let (reader, out) = pipe().unwrap();
+        let writer = Writer::new(out, lost).unwrap();
+        let (length, lines) = (1 << 12, 1024);
+        let reads = std::thread::spawn(move || {
+            BufReader::new(reader).lines().take(lines).map(Result::unwrap).collect()
+        });
+        assert!(length * lines > 2 * MOST);
+        for n in 0..lines {
+            writer.say_one(format!("{n:0length$}\n"), Duration::from_secs(60));
+        }
+        writer.all_said(Duration::from_secs(60));
+        assert!(writer.shared.lock().texts.is_empty());
+        let read: Vec<String> = reads.join().unwrap();
+        assert!((0..).zip(&read).all(|(n, line)| line.parse() == Ok(n)) && read.len() == lines, "in order");
+        // Nobody reads, who is waited for once.
+        let (_reader, out) = pipe().unwrap();
+        let (writer, begun) = (Writer::new(out, lost).unwrap(), Instant::now());
+        for n in 0..lines {
+            writer.say_one(format!("{n:0length$}\n"), PATIENCE);
+        }
+        writer.all_said(PATIENCE);
+        assert!(begun.elapsed() < PATIENCE * 100, "{:?}", begun.elapsed());
     }
 
     /// Lines that nobody reads, of more bytes than are kept: how many.
