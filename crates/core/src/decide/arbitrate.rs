@@ -2,9 +2,9 @@
 //! (`max_min.rs`).
 //!
 //! Requests are whole pCPUs of those that a VM may use. What is guaranteed is there at once for who wants it, and others may
-//! have it as long as he does not. In the queue a VM that gets less than it asked for backs off: it
-//! asks again when somebody gave pCPUs back, when somebody's terms (priority, least, most) are others, or after a time that
-//! doubles with each refusal.
+//! have it as long as he does not. In the queue a VM that gets less than it asked for backs off: it has what is free at any time, but
+//! takes from less important ones again only when somebody gave pCPUs back, when it lost some, when somebody's terms (priority, least,
+//! most) are others, or after a time that doubles with each refusal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -177,6 +177,10 @@ impl Queue {
             let Some(held) = self.held.get_mut(&requests[i].id) else { continue };
             let more = held.pcpus.saturating_sub(requests[i].sure());
             let kept = room.take(i, more);
+            if kept < more {
+                // Who is less important may have it now.
+                held.quiet = Quiet::default();
+            }
             held.pcpus -= more - kept;
             hit[i] |= claimed && kept < more;
         }
@@ -311,6 +315,26 @@ pub(super) mod tests {
         let grants = grant(&mut queue, &[ask("a", 4, 1), ask("b", 4, 0), ask("c", 4, 0)], 6, at(1));
         assert_eq!(pcpus(&grants), [4, 1, 1]);
         assert!(grants[1].preempted && !grants[0].preempted);
+    }
+
+    #[test]
+    fn who_loses_what_there_is_no_room_for_takes_it_back_from_less_important_ones_though_it_backs_off() {
+        let all = [CpuSet::first(8), CpuSet::first(4), CpuSet::first(4)];
+        let asked = [ask("m", 4, 0), ask("l", 2, 0), ask("a", 4, 1)];
+        let mut queue = Queue::new(true);
+        let mut given = |vms: usize, pcpus: &str, s: u64| {
+            let pcpus = pcpus.parse().unwrap();
+            let mut room = Room::new(&all[..vms], &pcpus, &[]);
+            super::tests::pcpus(&queue.grant(&asked[..vms], &mut room, at(s)))
+        };
+        for vms in 1..=3 {
+            given(vms, "0-7", vms as u64);
+        }
+        // It is refused, and backs off for longer and longer.
+        for s in 4..40 {
+            assert_eq!(given(3, "0-7", s), [4, 1, 3]);
+        }
+        assert_eq!(given(3, "0-3,6-7", 40), [2, 1, 3]);
     }
 
     #[test]

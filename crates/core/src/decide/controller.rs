@@ -146,9 +146,10 @@ impl Controller {
         // How long decreases wait depends on the dwell.
         let delays = policy.demand == Forecast::Ftds && policy.dwell_ms != self.policy.dwell_ms;
         if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) || delays {
-            self.known.values_mut().for_each(|known| {
-                (known.demand, known.cut) = (predictor(policy.demand, &policy), Cut::new(&policy));
-            });
+            self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
+        }
+        if policy.smooth != self.policy.smooth {
+            self.known.values_mut().for_each(|known| known.cut = Cut::new(&policy));
         }
         if (policy.probe_ms, policy.dwell_ms) != (self.policy.probe_ms, self.policy.dwell_ms) {
             // They are told once; who is trying something tries anew.

@@ -352,9 +352,11 @@ fn who_idled_has_all_that_nobody_else_wants_at_once_when_it_is_busy_though_its_t
     {
         let mut toy = Toy::new(8, vec![vm("only", 8, None, |_| 0.0)]);
         let policy = Policy { size: Sizer::None, arbitrate, demand, ..Policy::default() };
-        let mut controller = Controller::new(policy);
+        let mut controller = Controller::new(policy.clone());
         follows(&mut toy, &mut controller, 60);
         assert_eq!(toy.online(0), 1, "{arbitrate:?} {demand:?}");
+        // Forecasts go by other times from now on, not what it wanted before.
+        controller.reconfigure(Policy { dwell_ms: 2 * policy.dwell_ms, ..policy });
         toy.vms[0].used = f64::from;
         follows(&mut toy, &mut controller, 3);
         assert_eq!(toy.online(0), 8, "{arbitrate:?} {demand:?}");

@@ -11,7 +11,8 @@
 //!
 //! The paper prints no thresholds, no length of a measurement, and not when it begins anew: [`RISE`], [`LARGE`],
 //! [`MORE`], [`WINDOW`] are ours; it begins anew when the available pCPUs change, which is computed when the VM's part by weight does: a
-//! neighbour's cap or affinity alone is not noticed.
+//! neighbour's cap or affinity alone is not noticed, nor is another load. Of a VM that idles when it is measured it finds a number by
+//! chance, which stays.
 
 use std::time::Duration;
 
