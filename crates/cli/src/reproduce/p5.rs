@@ -4,7 +4,8 @@
 //! the published ratios are placed among theirs. As in the paper: three VMs of 4 vCPUs that begin with one, jobs that take
 //! 16 to 56 s alone, 6 pCPUs (8 less the two of Dom0), a random interval before each job of a VM. Ours, for the paper prints
 //! none: 4 threads a job, intervals of 0 to 20 s (a job waits for the one before it), VM 0 is the important one. Without overlap
-//! means that the other two VMs have no jobs.
+//! means that the other two VMs have no jobs. Ours, too: FTDS without AISD, busy VMs that ask for what they wanted before, a pCPU to spare
+//! where nobody else wants it, and one that is guaranteed.
 
 use std::time::Duration;
 
