@@ -334,7 +334,6 @@ impl<'a> Daemon<'a> {
                 outcomes
             }
             None => {
-                let _many = log::many();
                 self.would(&snapshot, &step.plan.actions);
                 Vec::new()
             }

@@ -258,7 +258,7 @@ impl Plan {
             }
         }
         // A number of threads that the user gave is his for who is started inside, too.
-        let made = if matches!(self.threads, Threads::AtMost(_)) { self.set.clone() } else { vec![] };
+        let at_most = matches!(self.threads, Threads::AtMost(_)).then_some(self.set.len());
         for setting in &plan.settings {
             match setting {
                 Setting::Set { name, value, .. } => self.set.push(format!("{name}={}", value.display())),
@@ -267,7 +267,7 @@ impl Plan {
                 Setting::Yielded { .. } => {}
             }
         }
-        let made = if matches!(self.threads, Threads::AtMost(_)) { &made } else { &self.set };
+        let made = &self.set[..at_most.unwrap_or(self.set.len())];
         self.launch.env.push((outer::VARIABLE.into(), Some(self.outer.text(made).into())));
     }
 

@@ -68,7 +68,6 @@ impl Controller {
             self.gives_way(requests, &mut grants);
         }
         step.notes.extend(self.promised_too_much(asked, own, usable, seen));
-        let all = granted(&self.policy, asked, (requests, own), &grants);
         let mut new = Vec::new();
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
@@ -97,6 +96,7 @@ impl Controller {
         }
         if !weighs && !new.is_empty() {
             let seen = usual.unwrap_or(seen);
+            let all = granted(&self.policy, asked, (requests, own), &grants);
             let own_of_all = all_own(seen, &self.policy);
             let remedy = Remedy::new(seen, &all, &own_of_all, &self.policy);
             for (_, request) in new.iter().filter(|(number, _)| remedy.helps(*number)) {

@@ -38,9 +38,13 @@ impl<'a> Remedy<'a> {
         policy: &Policy,
     ) -> Remedy<'a> {
         let divides = |vm: &VmEstimate| vm.seen.is_running_vm() && weighs(vm) && !left_alone(vm, policy);
+        let pcpus = online(seen);
         let one = |number: usize| {
             let found = granted.binary_search_by_key(&number, |one| one.number);
-            found.map_or_else(|_| unasked(seen, number, &own[number], policy), |at| granted[at])
+            found.map_or_else(
+                |_| unasked(&seen.vms[number], (number, &own[number]), &pcpus, policy),
+                |at| granted[at],
+            )
         };
         let divides = (0..seen.vms.len()).filter(|number| divides(&seen.vms[*number]));
         let all: Vec<Granted<'a>> = divides.map(one).collect();
@@ -72,11 +76,15 @@ impl<'a> Remedy<'a> {
 }
 
 /// What one would count as that is not asked, for its vCPUs stay: what it is guaranteed, and what it wants.
-fn unasked<'a>(seen: &HostEstimate, number: usize, own: &'a CpuSet, policy: &Policy) -> Granted<'a> {
-    let vm = &seen.vms[number];
+fn unasked<'a>(
+    vm: &VmEstimate,
+    (number, own): (usize, &'a CpuSet),
+    pcpus: &CpuSet,
+    policy: &Policy,
+) -> Granted<'a> {
     let (rule, vcpus) = (policy.of(&vm.seen.name), vm.seen.online().len());
     let most = useful(vm, own, each(vm) * count(vcpus));
-    let least = guaranteed(vm, policy, &online(seen)).unwrap_or(1.0).min(most);
+    let least = guaranteed(vm, policy, pcpus).unwrap_or(1.0).min(most);
     let least = rule.guaranteed.unwrap_or(least).min(least);
     let wants = vm.demand.map_or(least, |demand| demand.0.min(most));
     Granted {

@@ -85,6 +85,7 @@ impl Daemon<'_> {
 
     /// Without --apply: what would be changed, once each time that it is something else.
     pub(super) fn would(&mut self, snapshot: &Snapshot, actions: &[Action]) {
+        let _many = log::many();
         for action in actions {
             let key = format!("{} {}", action.vm.0, action.lever);
             let to = action.to.to_string();
