@@ -1,13 +1,13 @@
 # Commands inside a test VM, through its guest agent. Sourced by scripts/testvm.
 # shellcheck shell=bash
 
-# agent NAME JSON: the agent's answer. A libvirtd that has just started is not connected to it for a moment; nothing
-# reached the guest then, so the call is repeated.
+# agent NAME JSON [SECONDS]: the agent's answer, for which libvirt waits so long (10 s). A libvirtd that has just started is
+# not connected to it for a moment; nothing reached the guest then, so the call is repeated.
 agent() {
     local answer tries status
     for ((tries = 0; tries < 50; tries++)); do
         status=0
-        answer=$(virsh qemu-agent-command --timeout 10 "$1" "$2" 2>&1) || status=$?
+        answer=$(virsh qemu-agent-command --timeout "${3:-10}" "$1" "$2" 2>&1) || status=$?
         [[ $status -ne 0 && $answer == *"agent is not connected"* ]] || break
         sleep 0.2
     done
@@ -28,22 +28,24 @@ json_string() {
 field() { [[ $2 =~ \"$1\":\"?([^,\"\}]*) ]] && printf '%s' "${BASH_REMATCH[1]}"; }
 
 # agent_exec NAME DETACH COMMAND...: output and exit status are those of the command. DETACH is yes or no. A guest that
-# is busy with what it was given may not answer for longer than a call waits: it is asked again for five minutes.
+# is busy with what it was given may not answer for long. The agent says only once how a command ended, so an answer must
+# not come too late: it is waited for five minutes. Before each question libvirt asks whether the agent is there, and gives
+# up after 5 s; nothing was asked then, so it is asked again.
 agent_exec() {
-    local name=$1 detach=$2 arguments='' answer pid pause=0.02 answered=$SECONDS
+    local name=$1 detach=$2 arguments='' answer pid pause=0.02 answered=$SECONDS patience=300
     shift 2
     for argument in "${@:2}"; do arguments+="${arguments:+,}$(json_string "$argument")"; done
     # A path of its own, since the agent's is that of the kernel.
     answer=$(agent "$name" "{\"execute\":\"guest-exec\",\"arguments\":{\"path\":$(json_string "$1"),\"arg\":[$arguments],
-        \"env\":[\"PATH=/bin:/workloads\",\"HOME=/\"],\"capture-output\":$([[ $detach == yes ]] && echo false || echo true)}}" 2>&1) ||
+        \"env\":[\"PATH=/bin:/workloads\",\"HOME=/\"],\"capture-output\":$([[ $detach == yes ]] && echo false || echo true)}}" $patience 2>&1) ||
         die "$name: ${answer##*error: }"
     [[ $detach == no ]] || return 0
     pid=$(field pid "$answer")
     while :; do
-        if answer=$(agent "$name" "{\"execute\":\"guest-exec-status\",\"arguments\":{\"pid\":$pid}}" 2>&1); then
+        if answer=$(agent "$name" "{\"execute\":\"guest-exec-status\",\"arguments\":{\"pid\":$pid}}" $patience 2>&1); then
             answered=$SECONDS
             [[ $(field exited "$answer") != true ]] || break
-        elif [[ $answer != *"not responding"* || $answer == *"not connected"* || $((SECONDS - answered)) -gt 300 ]]; then
+        elif [[ $answer != *"not responding"* || $answer == *"not connected"* || $((SECONDS - answered)) -gt $patience ]]; then
             die "$name: ${answer##*error: }"
         fi
         sleep "$pause"
