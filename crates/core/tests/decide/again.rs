@@ -218,6 +218,26 @@ fn it_starts_again_when_its_limit_is_another() {
     }
 }
 
+/// It may have more than when its number was found, of as many pCPUs.
+#[test]
+fn it_starts_again_when_it_may_have_more() {
+    fn rate(n: u32) -> f64 {
+        if n > 4 { 1000.0 } else { 100.0 }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), |_| 4.0))]);
+    let policy = |max| Policy {
+        size: Sizer::Corefit,
+        vm: vec![Rule { name: "a".into(), max, ..Rule::default() }],
+        ..Policy::default()
+    };
+    let mut controller = Controller::new(policy(Some(4)));
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4);
+    controller.reconfigure(policy(None));
+    toy.rule(&mut controller, 60);
+    assert!(toy.online(0) > 4, "{}", toy.online(0));
+}
+
 #[test]
 fn who_may_have_one_number_only_is_looked_for_as_soon_as_it_may_have_others() {
     fn rate(n: u32) -> f64 {

@@ -407,6 +407,82 @@ fn a_count_that_comes_late_is_waited_for() {
     assert_eq!(toy.online(0), 4);
 }
 
+/// Its first count says nothing yet, the second one does: all vCPUs are seen at work before anything is changed. What was found
+/// is not forgotten because it pauses for a minute.
+#[test]
+fn who_has_just_begun_to_count_is_not_sized_by_utilisation() {
+    thread_local!(static BUSY: std::cell::Cell<bool> = const { std::cell::Cell::new(true) });
+    fn rate(n: u32) -> f64 {
+        f64::from(u8::from(BUSY.get())) * if n == 8 { 100.0 } else { 2.0 }
+    }
+    let used: ByCount = |n| f64::from(u8::from(BUSY.get()) * 2).min(f64::from(n));
+    let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), used)]);
+    toy.vms[0].brought = Some((Duration::from_millis(700), 0.0, 0));
+    let mut controller = with(Sizer::Corefit);
+    let mut actions = Vec::new();
+    while actions.is_empty() {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(&mut controller, &step);
+        actions.extend(step.plan.actions);
+        toy.pass(step.next);
+    }
+    assert!(toy.at >= 2_000_000_000, "it is looked at unchanged: {actions:?} at {} ns", toy.at);
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.online(0), 8);
+    // Its program ends, and another one begins.
+    BUSY.set(false);
+    (toy.vms[0].brought, toy.vms[0].rate, toy.vms[0].state.progress) = (None, None, None);
+    toy.rule(&mut controller, 70);
+    BUSY.set(true);
+    (toy.vms[0].brought, toy.vms[0].rate) =
+        (Some((Duration::from_millis(700), 0.0, toy.at)), Some(rate as ByCount));
+    assert_eq!((toy.rule(&mut controller, 10), toy.online(0)), (0, 8), "what it found is known still");
+}
+
+/// Other VMs are not seen for a moment: what is tried then is worth what it is.
+#[test]
+fn looks_that_miss_somebody_say_as_much_in_a_race_as_others() {
+    fn rate(n: u32) -> f64 {
+        if n == 2 { 1000.0 } else { 100.0 }
+    }
+    for at in 0..30 {
+        let mut toy = Toy::new(4, vec![vm("a", 8, Some(rate), |_| 2.0), vm("b", 8, None, |_| 4.0)]);
+        toy.vms[1].state.progress = None;
+        let mut controller = Controller::new(Policy {
+            size: Sizer::Corefit,
+            vm: vec![Rule { name: "b".into(), exclude: Some(true), ..Rule::default() }],
+            ..Policy::default()
+        });
+        for look in 0..60 {
+            toy.missed = (look >= at && look < at + 3).then_some(1);
+            let step = controller.step(&toy.observe()).unwrap();
+            toy.obey(&mut controller, &step);
+            toy.pass(step.next);
+        }
+        toy.missed = None;
+        toy.rule(&mut controller, 30);
+        assert_eq!(toy.online(0), 2, "missed from look {at} on");
+    }
+}
+
+/// Others come while it races: VCPU-Bal's number of before was found, and it is that of now that it has then.
+#[test]
+fn vcpu_bals_number_is_followed_when_it_changes_in_a_race() {
+    fn rate(n: u32) -> f64 {
+        if n == 8 || n == 4 { 1000.0 } else { 100.0 }
+    }
+    for seconds in 2..7 {
+        let vms = ["a", "b"].map(|name| vm(name, 16, Some(rate), |_| 4.0));
+        let mut toy = Toy::new(16, vms.into());
+        let mut controller = with(Sizer::Corefit);
+        toy.rule(&mut controller, seconds);
+        // They want nothing, so that as much is available.
+        toy.vms.extend(["c", "d"].map(|name| vm(name, 16, None, |_| 0.0)));
+        toy.rule(&mut controller, 25);
+        assert_eq!(toy.online(0), 4, "they come after {seconds} s");
+    }
+}
+
 /// A guest whose count does not go on, in the middle of a race or from its start, keeps the others waiting for some seconds at most.
 #[test]
 fn who_goes_on_counting_no_more_keeps_nobody_waiting() {

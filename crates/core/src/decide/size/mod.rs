@@ -68,6 +68,11 @@ impl Subject<'_> {
         vcpus(pcpus, self.each)
     }
 
+    /// pCPUs that it used or waited for.
+    fn wanted(&self) -> Option<f64> {
+        Some(self.used? + self.vm.activity.waiting.map_or(0.0, |waiting| waiting.0))
+    }
+
     /// vCPUs that what was granted is for.
     fn for_granted(&self, granted: u32) -> u32 {
         self.vcpus(f64::from(granted)).max(self.least)

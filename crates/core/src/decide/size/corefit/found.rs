@@ -40,6 +40,8 @@ pub(super) struct Found {
     pub(super) left_all: bool,
     /// They did more before.
     pub(super) did_more: bool,
+    /// So many it might have had.
+    pub(super) most: u32,
 }
 
 /// What a VM did when so many had VCPU-Bal's numbers, and it this one.
@@ -66,6 +68,7 @@ impl Found {
             together: None,
             left_all: false,
             did_more: false,
+            most: u32::MAX,
         }
     }
 

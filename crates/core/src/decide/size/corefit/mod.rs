@@ -21,30 +21,28 @@ mod counts;
 mod found;
 mod memory;
 mod race;
+mod raced;
 mod races;
 mod seen;
 mod settle;
 mod shape;
 mod stat;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::budget::Budget;
 use self::counts::{bal, bal_why, candidates};
-use self::found::{Found, Together};
+use self::found::Found;
 use self::memory::{Mark, Memory, alike};
-use self::race::{Entrant, Race};
+use self::race::Entrant;
 pub(crate) use self::races::Races;
 use self::seen::{climb, is_capped, look, mark, worth};
-use self::settle::rest;
 use self::shape::{Climb, Form, Seen};
 use self::stat::Stat;
 use super::published::keep;
 use super::{Choice, Size, Subject};
 use crate::contest::cap;
 use crate::decide::Why;
-use crate::machine::VmId;
 use crate::{Cpus, Time};
 
 /// After a search that changed nothing, or that it left, the next one comes not before this time, twice as long each time.
@@ -60,7 +58,9 @@ const STEP: Duration = Duration::from_secs(10);
 const STEPS: u32 = 5;
 /// Who does so many times what it did with VCPU-Bal's number does enough, with a cap.
 const ENOUGH: f64 = 1.25;
-/// Where nobody counted for so long, not even that nothing was done, nobody counts any more.
+/// Where a count has come, but no second one yet, that is awaited for so long before its work is taken for unknown.
+const BEGINS: Duration = Duration::from_secs(5);
+/// Where nobody counted for so long, not even that nothing was done, though it was not idle, nobody counts any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Nor where nothing was counted for so long, while it was not idle: what it does now is not what was counted.
 const NOTHING: Duration = Duration::from_secs(600);
@@ -86,7 +86,9 @@ pub(crate) struct Corefit {
     budget: Budget,
     /// Work was counted.
     counted: bool,
-    /// When somebody counted last, were it nothing.
+    /// Since when there is a count, were it only the first.
+    counts: Option<Time>,
+    /// When somebody counted last, were it nothing, or it was idle.
     heard: Time,
     /// When work was counted last, or it was idle.
     worked: Time,
@@ -103,14 +105,17 @@ pub(crate) struct Corefit {
     not_before: Time,
     /// The rest after the last search.
     rested: Duration,
-    /// When the last race began, when it was in it last, and when the last search was over.
+    /// When the last race began, for so many available pCPUs, when it was in it last, and when the last search was over.
     began: Time,
+    began_with: u32,
     raced: Time,
     settled: Time,
     /// When to look again though nothing changed.
     again: Time,
     /// When it was looked at last.
     looked: Time,
+    /// pCPUs that were available to it when that was known last.
+    part: Option<f64>,
     /// It has to search, and may not yet.
     waits: bool,
     /// What was found is of other pCPUs, for a dwell.
@@ -137,6 +142,7 @@ impl Corefit {
             mode: Mode::Watch,
             budget: Budget::default(),
             counted: false,
+            counts: None,
             heard: Time(0),
             worked: Time(0),
             found: None,
@@ -148,10 +154,12 @@ impl Corefit {
             not_before: Time(0),
             rested: Duration::ZERO,
             began: Time(0),
+            began_with: 0,
             raced: Time(0),
             settled: Time(0),
             again: Time(0),
             looked: Time(0),
+            part: None,
             waits: false,
             stale: false,
             unfit: None,
@@ -169,12 +177,19 @@ impl Corefit {
         }
     }
 
-    fn watch(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>, races: &mut Races) {
+    /// `waited`: it did at the last look.
+    fn watch(
+        &mut self,
+        subject: &Subject<'_>,
+        entitled: &dyn Fn(u32) -> Option<f64>,
+        races: &mut Races,
+        waited: bool,
+    ) {
         let (Some(part), Some(used)) = (subject.available, subject.used) else { return };
         let available = subject.clamp(subject.vcpus(part));
         // Who cannot run is not idle. That it is says nothing of what it is to have when it works again.
-        if used + subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0) < IDLE {
-            self.otherwise = None;
+        if subject.wanted().is_some_and(|wanted| wanted < IDLE) {
+            (self.otherwise, self.waits) = (None, waited);
             return;
         }
         // Of who counted and is silent for a while it is not known.
@@ -183,6 +198,11 @@ impl Corefit {
         let was_stale = std::mem::take(&mut self.stale);
         let mut stays = false;
         if let Some(found) = &mut self.found {
+            let most = subject.clamp(u32::MAX);
+            if most > found.most && race::telling(mark.value) <= self.budget.allowed() {
+                // Nothing is known of these, and a search would tell something.
+                self.again = self.again.min(self.not_before.max(subject.at + self.dwell));
+            }
             if let Some(bal) = subject.vcpu_bal().filter(|bal| found.bal && bal.count != found.count) {
                 found.follow(bal);
             }
@@ -302,6 +322,9 @@ impl Corefit {
             self.settle_where_it_is(subject, mark);
             return;
         }
+        if subject.rate.is_none() && self.counts.is_some_and(|since| subject.at.since(since) < BEGINS) {
+            return;
+        }
         let allowed = self.budget.allowed();
         let window = self.probe.max(2 * subject.period);
         if let (Some(found), Some(mark)) = (&self.found, mark)
@@ -324,6 +347,7 @@ impl Corefit {
         let few = is_capped(subject) && (!checking || left_all);
         let least = match (checking, few) {
             (false, _) => 0.0,
+            (true, _) if self.found.as_ref().is_some_and(|found| found.most < subject.clamp(u32::MAX)) => 0.0,
             (true, false) => self.budget.least(),
             (true, true) => race::PROOF.as_secs_f64(),
         };
@@ -352,7 +376,10 @@ impl Corefit {
         let phase =
             mark.filter(|_| !few).and_then(|mark| self.memory.recall(available, subject.online, mark));
         let counts = match phase {
-            Some(phase) => [subject.online, phase.best, available].map(|n| Some(subject.clamp(n))).to_vec(),
+            Some(phase) => {
+                let bal = bal(subject, available);
+                [subject.online, phase.best, available, bal].map(|n| Some(subject.clamp(n))).to_vec()
+            }
             None => candidates(subject, available, few, entitled),
         };
         let bal = phase.map_or(bal(subject, available), |phase| subject.clamp(phase.best));
@@ -368,6 +395,7 @@ impl Corefit {
             allowed,
         });
         (self.mode, self.began, self.raced) = (Mode::Race, subject.at, subject.at);
+        self.began_with = available;
     }
 
     /// It is not to be searched now, whatever it does. `less`: it is no longer known to be better there than with VCPU-Bal's number,
@@ -406,95 +434,16 @@ impl Corefit {
         self.again = subject.at + SOON;
     }
 
-    fn race(
-        &mut self,
-        subject: &Subject<'_>,
-        entitled: &dyn Fn(u32) -> Option<f64>,
-        races: &Races,
-    ) -> Choice {
-        let id = &subject.vm.seen.id;
-        let Some((race, over)) = races.of(id) else {
-            // It left: nothing is known to be better than what it had, or VCPU-Bal's, nor what that cost; or it would race on and on.
-            self.mode = Mode::Watch;
-            if self.found.is_none() {
-                self.settle_at_bal(subject);
-            }
-            // But not the time that it was away.
-            self.budget.lose(self.raced.since(self.began).as_secs_f64());
-            self.not_before = subject.at + rest(REST, self.searches);
-            self.again = self.again.max(self.not_before);
-            self.searches += 1;
-            return self.stay(subject);
-        };
-        let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
-        let Some(count) = race.count(id).filter(|_| over) else {
-            let choice = trying(subject.clamp(race.count(id).unwrap_or(subject.online)), race.next());
-            let why = if race.believes() { fastest(race, id, choice.count, part) } else { None };
-            return Choice { why: why.map_or(choice.why, |(_, why)| why), ..choice };
-        };
-        self.mode = Mode::Watch;
-        self.budget.pay(race);
-        if race.broken_off {
-            self.again = subject.at + SOON;
-            return Choice { next: Some(self.probe), ..self.stay(subject) };
-        }
-        let did = |(stat, _): &(Stat, Why)| stat.value().is_some_and(|value| value > 0.0);
-        let compared = !race.only_as_it_was(id);
-        let Some((stat, why)) = fastest(race, id, count, part).filter(did).filter(|_| compared) else {
-            if self.counted {
-                // What it did before was counted, here nothing was, or nothing else: nothing is known to be better.
-                self.settle_at_bal(subject);
-                return self.stay(subject);
-            }
-            // Nobody counts: as without a signal.
-            let available = subject.clamp(subject.vcpus(part));
-            let climb = climb(subject, available, self.probe.max(2 * subject.period), entitled);
-            let choice = trying(climb.count(), climb.next());
-            self.mode = Mode::Climb(climb);
-            return choice;
-        };
-        // Of who raced alone: as many as there were in all of the race, if others do something else by now.
-        let had = race.available(id).filter(|had| (had - part).abs() > OTHER * had);
-        let available = subject.clamp(subject.vcpus(had.unwrap_or(part)));
-        let marked = |stat: &Stat| Some(mark(subject, stat.value()?, stat.used()?));
-        let seen = race.seen(id);
-        let marks: BTreeMap<u32, Mark> =
-            seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
-        self.memory.learn(available, marks, count);
-        let mark = marked(&stat).unwrap_or(mark(subject, 0.0, used));
-        // In a race of a phase that is known its best number is in the place of VCPU-Bal's.
-        let (number, capped) = (bal(subject, available), is_capped(subject));
-        let bal = count == number;
-        // All vCPUs did more than this before, of as many pCPUs, and may do so again.
-        let all = |old: &Found| old.count == subject.clamp(u32::MAX) && old.mark.value > mark.value;
-        let before = self.found.as_ref().filter(|old| old.available == available);
-        let did_more = before.is_some_and(|old| old.did_more || all(old));
-        let left_all = capped && race.left_all(did_more);
-        let of_bal = race.of_bal(id);
-        let enough = of_bal.and_then(|of_bal| Some(of_bal.value()? * ENOUGH));
-        let enough = enough.filter(|enough| capped && mark.value > *enough);
-        let again = match enough {
-            Some(_) => None,
-            None if left_all => Some(rest(STEP, self.checks)),
-            None if self.checking => race.left_others.then(|| rest(SOON, self.checks + 1)),
-            None => (race.left_others || capped).then_some(SOON),
-        };
-        let seen = race.proof(id);
-        let instead = of_bal.filter(|_| !bal);
-        let together = instead.map(|did| Together { did, bal: number, vms: race.vms() });
-        let together = together.map(|new| self.found.as_ref().map_or(new, |found| found.of_more(new)));
-        let found = Found::new(count, why, available, mark);
-        let first = race.first(id, count).unwrap_or(0.0);
-        let found = Found { bal, seen, enough, first, instead, together, left_all, did_more, ..found };
-        self.settle(subject, found, again);
-        Choice { next: Some(self.probe), ..self.stay(subject) }
-    }
-
     fn climb(&mut self, subject: &Subject<'_>, races: &Races) {
         let Mode::Climb(climb) = &mut self.mode else { return };
         if !races.is_free() {
             // It begins again after the race.
             (self.mode, self.waits) = (Mode::Watch, true);
+            return;
+        }
+        if subject.rate.is_some_and(|rate| rate > 0.0) {
+            // It is counted after all: it races from the next look on.
+            self.mode = Mode::Watch;
             return;
         }
         if subject.clamp(climb.count()) != climb.count() {
@@ -511,7 +460,7 @@ impl Corefit {
         };
         let (used, part) = (used.unwrap_or(0.0), available.unwrap_or(0.0));
         let available = subject.clamp(subject.vcpus(part));
-        // Work was counted after all: of what utilisation says nothing is proven to be better.
+        // Where it was counted before nothing is proven to be better.
         let form = if self.counted { Form::First } else { form };
         let count = if form == Form::First { bal(subject, available) } else { count };
         let mark = mark(subject, 0.0, climb.used(count).unwrap_or(used));
@@ -532,11 +481,12 @@ impl Size for Corefit {
         entitled: &dyn Fn(u32) -> Option<f64>,
         races: &mut Races,
     ) -> bool {
-        let waiting = subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
-        if subject.used.is_none_or(|used| used + waiting >= IDLE) {
+        if subject.wanted().is_none_or(|wanted| wanted >= IDLE) {
             self.budget.works(subject.over);
         }
-        self.waits = false;
+        let waited = std::mem::take(&mut self.waits);
+        self.part = subject.available.or(self.part);
+        self.counts = subject.vm.seen.progress.and(self.counts.or(Some(subject.at)));
         let passed = subject.at.since(std::mem::replace(&mut self.looked, subject.at));
         if passed > 2 * subject.over {
             // It was paused, or its guest silent: what it did before does not go on, and what it did meanwhile nobody could count.
@@ -544,11 +494,15 @@ impl Size for Corefit {
             let gap = passed.saturating_sub(subject.over);
             (self.heard, self.worked) = (self.heard + gap, self.worked + gap);
         }
-        if let Some(rate) = subject.rate {
+        let idle = subject.used.is_none_or(|used| used < IDLE);
+        if subject.rate.is_some() || subject.used.is_some() && idle {
             self.heard = subject.at;
-            self.counted |= rate > 0.0;
         }
-        if subject.rate.is_some_and(|rate| rate > 0.0) || subject.used.is_none_or(|used| used < IDLE) {
+        if subject.rate.is_some_and(|rate| rate > 0.0) && !std::mem::replace(&mut self.counted, true) {
+            // What was found by utilisation alone says nothing of its work.
+            (self.found, self.otherwise) = (None, None);
+        }
+        if subject.rate.is_some_and(|rate| rate > 0.0) || idle {
             self.worked = subject.at;
         }
         let since = |time: Time| subject.at.since(time);
@@ -557,8 +511,10 @@ impl Size for Corefit {
             (self.counted, self.found) = (false, None);
         }
         match self.mode {
-            Mode::Watch => self.watch(subject, entitled, races),
+            Mode::Watch => self.watch(subject, entitled, races, waited),
             Mode::Race => {
+                // Others may not be seen for a moment, which changes nothing of what there is for it.
+                let subject = &Subject { available: self.part, ..*subject };
                 let id = &subject.vm.seen.id;
                 let race = races.of(id);
                 self.raced = if race.is_some() { subject.at } else { self.raced };
@@ -581,7 +537,7 @@ impl Size for Corefit {
     ) -> Choice {
         match &self.mode {
             Mode::Watch => self.stay(subject),
-            Mode::Race => self.race(subject, entitled, races),
+            Mode::Race => self.race(&Subject { available: self.part, ..*subject }, entitled, races),
             Mode::Climb(climb) => trying(subject.clamp(climb.count()), climb.next()),
         }
     }
@@ -589,13 +545,4 @@ impl Size for Corefit {
 
 fn trying(count: u32, next: Duration) -> Choice {
     Choice { count, why: Why::Trying { count }, next: Some(next) }
-}
-
-/// What it did with so many in a race, and why it is to have them; `None` if nobody counted its work.
-fn fastest(race: &Race, id: &VmId, count: u32, part: f64) -> Option<(Stat, Why)> {
-    let (stat, over_share) = race.found(id)?;
-    let seen = race.seen(id);
-    let spins = stat.spins(seen.iter().map(|(_, stat)| stat)).filter(|share| *share >= SPINS);
-    let spins = spins.map(|share| (count, share));
-    Some((stat, Why::Fastest { available: Cpus(part), over_share, spins }))
 }

@@ -13,7 +13,7 @@ use crate::contest::cap;
 pub(super) fn look(subject: &Subject<'_>) -> Option<Look> {
     let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
     // Who waits wants more than it has.
-    let wants = used + subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
+    let wants = subject.wanted().unwrap_or(0.0);
     Some(Look {
         online: subject.online,
         units: subject.rate? * subject.over.as_secs_f64(),

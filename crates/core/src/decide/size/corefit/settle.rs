@@ -66,7 +66,7 @@ impl Corefit {
         }
         self.not_before = self.not_before.max(subject.at + wait);
         self.again = subject.at + again.unwrap_or(rest(AGAIN, self.checks));
-        self.found = Some(found);
+        self.found = Some(Found { most: subject.clamp(u32::MAX), ..found });
     }
 }
 

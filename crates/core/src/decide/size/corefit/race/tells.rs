@@ -13,6 +13,11 @@ impl Race {
         self.member(id).map(|member| if self.via { member.all() } else { member.counts[self.turn] })
     }
 
+    /// VCPU-Bal's count of a VM when the race began; `None` in a race of a phase that is known.
+    pub(in super::super) fn bal(&self, id: &VmId) -> Option<u32> {
+        self.member(id).filter(|member| !member.of_phase).map(|member| member.bal)
+    }
+
     /// Whether a VM that takes part may still have all that is tried.
     pub(in super::super) fn fits(&self, id: &VmId, may: impl Fn(u32) -> bool) -> bool {
         self.member(id).is_none_or(|member| member.counts.iter().all(|count| may(*count)))
