@@ -330,6 +330,44 @@ fn containers_that_have_all_ended_keep_nobody_from_ending_well() {
     }
 }
 
+/// Settings of groups are read every few seconds.
+#[test]
+fn a_cpuset_that_somebody_made_smaller_just_before_gets_nothing_that_it_does_not_have_any_more() {
+    let _alone = alone();
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let [a, b] = [0, 1].map(|_| Container::start(&cpu, &cpuset));
+    let (a, b) = (or_skip!(a), or_skip!(b));
+    let before = b.cpus();
+    let all: corefit_core::CpuSet = before.parse().unwrap();
+    if all.len() < 2 {
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
+        return;
+    }
+    let of = |cpu: Option<corefit_core::CpuId>| cpu.unwrap().0.to_string();
+    let (first, last) = (of(all.iter().next()), of(all.iter().last()));
+    let machine = format!("cgroups:/{},/{}", a.name, b.name);
+    let rule =
+        |of: &Container| format!("[[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n", of.name);
+    // It would have the first one: the last is for the host.
+    let config = format!(
+        "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 2500\nreserved = \"{last}\"\n{}{}",
+        rule(&a),
+        rule(&b)
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+    let state = dir.path().join("state");
+    until("it has looked", || {
+        let status = corefit(&["status", "--state", state.to_str().unwrap()]);
+        String::from_utf8_lossy(&status.stdout).contains(&format!("/{}", a.name))
+    });
+    a.set_cpus(&last);
+    until("the other one is sized", || b.cpus() == first);
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert_eq!((a.cpus(), b.cpus()), (last, before), "{}", daemon.log());
+    assert!(!daemon.log().contains(&format!("vm=/{} lever=cpuset", a.name)), "{}", daemon.log());
+}
+
 /// Works for 0.2 ms, sleeps for 1 ms, and so on.
 const BLOCKS: &str = "#include <unistd.h>\nint main(void) { for (;;) { for (volatile long i = 0; i < 100000; i++) ; usleep(1000); } }";
 

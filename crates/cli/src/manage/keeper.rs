@@ -35,7 +35,7 @@ use note::travels;
 #[cfg(test)]
 pub(super) use note::{Note, Setting};
 pub(super) use ours::is_guests;
-use ours::{by_call, grown, in_parts, is_ours, rest_of_ours, same, shrunk, somebody_put_back};
+use ours::{by_call, grown, in_parts, is_ours, is_outdated, rest_of_ours, same, shrunk, somebody_put_back};
 pub(super) use theirs::LEFT_UNTIL;
 use theirs::without_ours;
 pub(crate) use undo::{Asking, Restored};
@@ -69,7 +69,7 @@ pub(crate) struct Keeper {
     late: BTreeSet<VmId>,
     /// Guests of whose settings some are to be put back that answered the machine by its last look.
     heard: BTreeSet<VmId>,
-    /// Settings for which there was no time left, since which batch: they come first.
+    /// Settings for which there was no time left, or that were not as the look showed them, since which batch: they come first.
     untried: BTreeMap<(VmId, Lever), u64>,
     batches: u64,
     /// What was as the last batch wanted it already.
@@ -268,7 +268,7 @@ impl Keeper {
         };
         let outcomes: Vec<Outcome> = actions.iter().zip(results).map(outcome).collect();
         for Outcome { action, result } in &outcomes {
-            if *result == Err(not_tried()) {
+            if [Err(not_tried()), Err(outdated())].contains(result) {
                 self.untried.entry(key(action)).or_insert(self.batches);
             } else {
                 self.untried.remove(&key(action));
@@ -282,7 +282,7 @@ impl Keeper {
         self.as_wanted.contains(&key(action))
     }
 
-    /// Whether there was no time for something of the last batch: it comes first in the next one.
+    /// Whether there was no time for something of the last batch, or it went by what was so no more: it comes first in the next one.
     pub(crate) fn put_off(&self, action: &Action) -> bool {
         self.untried.contains_key(&key(action))
     }
@@ -343,6 +343,11 @@ impl Keeper {
             entry.ours(to.clone());
             entry.pending = true;
             return None;
+        }
+        // The next look shows what it is now.
+        if is_outdated(action, &current) {
+            machine.look_anew(vm);
+            return Some(Err(outdated()));
         }
         if same(&current, to) && !told {
             return Some(Ok(current));
@@ -482,4 +487,8 @@ fn key(action: &Action) -> (VmId, Lever) {
 
 fn not_tried() -> MachineError {
     MachineError::Untried("not tried: the step took too long already".into())
+}
+
+fn outdated() -> MachineError {
+    MachineError::Untried("not tried: somebody changed it after the look that this goes by".into())
 }

@@ -179,6 +179,12 @@ pub trait Act: Machine {
         false
     }
 
+    /// Somebody else changed a setting of a VM since the last look: the next one shows what it is by now. Of machines whose looks show that
+    /// anyway there is nothing to do.
+    fn look_anew(&mut self, vm: &VmId) {
+        _ = vm;
+    }
+
     /// What is changed by it, whichever part of that it was opened for and by whatever name: who changes something there is to be the
     /// only one.
     fn realm(&self) -> String {

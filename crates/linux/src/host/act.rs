@@ -179,8 +179,12 @@ impl Act for Cgroups {
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
         let done = self.reader.set(vm, lever, value);
-        self.reader.reread(vm.0.rsplit_once('@').map_or("", |(path, _)| path));
+        self.look_anew(vm);
         done
+    }
+
+    fn look_anew(&mut self, vm: &VmId) {
+        self.reader.reread(vm.0.rsplit_once('@').map_or("", |(path, _)| path));
     }
 }
 

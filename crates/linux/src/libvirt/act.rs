@@ -187,6 +187,10 @@ impl Act for LibvirtMachine {
         part.ok()?.map(Value::Vcpus)
     }
 
+    fn look_anew(&mut self, vm: &VmId) {
+        self.changed(vm);
+    }
+
     fn ask_again(&mut self) {
         self.hand.ask_again();
     }

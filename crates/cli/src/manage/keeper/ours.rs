@@ -1,5 +1,6 @@
 //! Whose value a setting has.
 
+use corefit_core::decide::Action;
 use corefit_core::machine::{Lever, LeverKind, Limit, Value};
 use corefit_core::{CpuSet, Cpus, Weight};
 
@@ -108,6 +109,20 @@ pub(super) fn somebody_put_back(entry: &Entry, current: &Value) -> bool {
     stays && !ours && same(&entry.original, current)
 }
 
+/// Whether a first change goes by what somebody changed since: a look may show a group's settings as they were some seconds ago. A weight
+/// or a limit is changed in proportion to what it was; of a cpuset that is made smaller nothing may come that is no part of it any more
+/// (empty, it is that of the group above).
+pub(super) fn is_outdated(action: &Action, current: &Value) -> bool {
+    let (Some(from), to) = (&action.from, &action.to) else { return false };
+    match (action.lever.kind(), from, to, current) {
+        (LeverKind::Weight | LeverKind::Quota | LeverKind::VcpuQuota, ..) => !same(from, current),
+        (LeverKind::Affinity, Value::Pcpus(from), Value::Pcpus(to), Value::Pcpus(now)) => {
+            !now.is_empty() && to.is_within(from) && !to.is_within(now)
+        }
+        _ => false,
+    }
+}
+
 /// Whether two values are the same, but for rounding.
 pub(super) fn same(a: &Value, b: &Value) -> bool {
     let near = |a: f64, b: f64| (a - b).abs() <= ROUNDING;
@@ -122,6 +137,40 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::manage::journal::testing::entry;
+    use corefit_core::decide::Why;
+    use corefit_core::machine::VmState;
+
+    #[test]
+    fn what_goes_by_a_value_that_somebody_changed_since_is_outdated() {
+        let outdated = |lever, from: &Value, to: &Value, now: &Value| {
+            let action = Action::of(&VmState::default(), lever, Some(from.clone()), to.clone(), Why::Unknown);
+            is_outdated(&action, now)
+        };
+        let weight = |weight: f64| Value::Weight(Weight(weight));
+        let (old, new, to) = (weight(100.0), weight(400.0), weight(200.0));
+        assert!(outdated(Lever::Weight, &old, &to, &new) && outdated(Lever::Weight, &old, &new, &new));
+        assert!(!outdated(Lever::Weight, &old, &to, &weight(100.001)), "that is rounding");
+        let limit =
+            |quota_us, period_us| Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us: 0 });
+        let (old, new, to) = (limit(50_000, 100_000), limit(80_000, 100_000), limit(100_000, 200_000));
+        for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
+            assert!(outdated(lever, &old, &to, &new) && !outdated(lever, &old, &to, &old));
+        }
+        let cpuset = |from: &str, to: &str, now: &str| {
+            let [from, to, now] = [from, to, now].map(|list| Value::Pcpus(list.parse().unwrap()));
+            outdated(Lever::Affinity(0), &from, &to, &now)
+        };
+        assert!(cpuset("0-3", "2-3", "0-1") && cpuset("0-3", "1-2", "0-1"));
+        assert!(!cpuset("0-3", "0", "0-1"), "it is a part of it all the same");
+        assert!(!cpuset("0-3", "2-3", ""), "that of the group above");
+        assert!(!cpuset("0-1", "2-3", "0-1"), "one that is placed goes elsewhere");
+        let (two, one, four) = (first(2), first(1), first(4));
+        assert!(!outdated(Lever::Online, &two, &one, &four), "writing looks itself");
+    }
+
+    fn first(vcpus: u32) -> Value {
+        Value::Vcpus(CpuSet::first(vcpus))
+    }
 
     #[test]
     fn vcpus_that_somebody_plugs_in_stay_and_the_others_are_still_ours() {
