@@ -482,6 +482,44 @@ fn a_cpuset_that_no_longer_fits_the_group_above_gets_back_what_is_left() {
 }
 
 #[test]
+fn a_group_around_one_that_has_a_wider_cpuset_is_not_sized_and_the_one_below_is_named() {
+    let _alone = alone();
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    if cpu.v2 {
+        let _ = writeln!(std::io::stderr(), "skipped: on v2 a cpuset may be smaller than those below");
+        return;
+    }
+    let [group, other] = [0, 1].map(|_| Container::start(&cpu, &cpuset));
+    let (group, other) = (or_skip!(group), or_skip!(other));
+    let below = group.set.as_ref().unwrap().child("below");
+    let before = group.cpus();
+    below.set("cpuset.cpus", &before);
+    if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
+        return;
+    }
+    let config = format!(
+        "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 0\nlever_ms = 0\n\
+         [[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n",
+        group.name
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let machine = format!("cgroups:/{},/{}", group.name, other.name);
+    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+    let state = dir.path().join("state");
+    until("the status says why it is not sized", || {
+        let status = corefit(&["status", "--state", state.to_str().unwrap()]);
+        let status = String::from_utf8_lossy(&status.stdout).into_owned();
+        let line = status.lines().find(|line| line.contains(&format!("/{}: is not sized: ", group.name)));
+        line.is_some_and(|line| line.contains("/below, has ") && line.contains("narrow that"))
+    });
+    assert_eq!(group.cpus(), before);
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert_eq!(group.cpus(), before);
+    assert!(!daemon.log().contains("the group above"), "{}", daemon.log());
+}
+
+#[test]
 fn who_starts_with_another_directory_after_a_kill_takes_nothing_of_corefits_for_what_was_before() {
     let _alone = alone();
     let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));

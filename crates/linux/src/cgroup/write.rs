@@ -146,7 +146,7 @@ pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) 
             );
             Err(MachineError::Malformed(why))
         }
-        result => written(&path, &text, result).map_err(|error| refused(root, dir, "cpuset.cpus", to, error)),
+        result => fits(root, version, dir, "cpuset.cpus", to, result),
     }
 }
 
@@ -156,26 +156,53 @@ fn is_about_the_file(error: &io::Error) -> bool {
 }
 
 /// Sets the nodes of a group's memory, which the kernel moves there.
-pub(crate) fn set_mems(root: &Root, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
-    let put = put(root, &format!("{dir}/cpuset.mems"), &to.to_string());
-    put.map_err(|error| refused(root, dir, "cpuset.mems", to, error))
+pub(crate) fn set_mems(root: &Root, version: Version, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
+    let file = "cpuset.mems";
+    fits(root, version, dir, file, to, root.write(&format!("{dir}/{file}"), &to.to_string()))
 }
 
 /// What the group above has.
 pub(crate) fn above(root: &Root, dir: &str, file: &str) -> Option<CpuSet> {
     let (parent, _) = dir.rsplit_once('/')?;
-    root.read(&format!("{parent}/{file}")).ok()?.trim().parse().ok()
+    set_of(root, parent, file)
 }
 
-/// Where the group above has less by now, so that this cannot be had any more (v1): who, and the remedy.
-fn refused(root: &Root, dir: &str, file: &str, to: &CpuSet, error: MachineError) -> MachineError {
-    match (error, above(root, dir, file)) {
-        (MachineError::Denied(why), Some(found)) if !to.is_within(&found) => MachineError::Denied(format!(
-            "{why}: the group above has only {found} by now; widen that, or write what is to stand into {dir}/{file}, which \
-             corefit takes for yours"
-        )),
+/// A group directly below this one that has something else, too, and what it has.
+fn wider_below(root: &Root, dir: &str, file: &str, to: &CpuSet) -> Option<(String, CpuSet)> {
+    let names = root.dirs(dir).unwrap_or_default();
+    let below = names.into_iter().map(|name| format!("{dir}/{name}"));
+    let mut sets = below.filter_map(|below| Some((set_of(root, &below, file)?, below)));
+    sets.find(|(set, _)| !set.is_within(to)).map(|(set, below)| (below, set))
+}
+
+fn set_of(root: &Root, dir: &str, file: &str) -> Option<CpuSet> {
+    root.read(&format!("{dir}/{file}")).ok()?.trim().parse().ok()
+}
+
+/// What became of writing a set. Where other groups do not let it be so (v1: `validate_change` of kernel/cgroup/cpuset.c says `EACCES` of
+/// the one above and `EBUSY` of those below): who, and the remedy.
+fn fits(
+    root: &Root,
+    version: Version,
+    dir: &str,
+    file: &str,
+    to: &CpuSet,
+    result: io::Result<()>,
+) -> Result<(), MachineError> {
+    let stands = format!("or write what is to stand into {dir}/{file}, which corefit takes for yours");
+    let kind = result.as_ref().err().map(io::Error::kind);
+    let remedy = match kind.filter(|_| version == Version::V1) {
+        Some(io::ErrorKind::PermissionDenied) => above(root, dir, file)
+            .filter(|found| !to.is_within(found))
+            .map(|found| format!("the group above has only {found} by now; widen that, {stands}")),
+        Some(io::ErrorKind::ResourceBusy) => wider_below(root, dir, file, to)
+            .map(|(below, found)| format!("a group below it, {below}, has {found}; narrow that, {stands}")),
+        _ => None,
+    };
+    written(&format!("{dir}/{file}"), &to.to_string(), result).map_err(|error| match (error, remedy) {
+        (MachineError::Denied(why), Some(remedy)) => MachineError::Denied(format!("{why}: {remedy}")),
         (error, _) => error,
-    }
+    })
 }
 
 fn put(root: &Root, path: &str, text: &str) -> Result<(), MachineError> {
@@ -188,7 +215,9 @@ fn written(path: &str, text: &str, result: io::Result<()>) -> Result<(), Machine
         let why = format!("{path}: {}: {error}", text.trim());
         match error.kind() {
             io::ErrorKind::NotFound => MachineError::Gone(why),
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => MachineError::Denied(why),
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::ResourceBusy => MachineError::Denied(why),
             io::ErrorKind::InvalidInput => MachineError::Malformed(why),
             _ => ReadError::from_io(path, &error).into(),
         }
@@ -230,17 +259,27 @@ mod tests {
     }
 
     #[test]
-    fn the_group_above_is_named_where_it_has_less_by_now() {
+    fn the_group_above_is_named_where_it_has_less_by_now_and_one_below_where_it_has_more() {
         let (dir, root) = group(&[("cpuset.cpus", "0-1\n")]);
-        std::fs::create_dir(dir.path().join("a")).unwrap();
-        let denied = || MachineError::Denied("no".into());
-        let why = |to: &str| refused(&root, "/a", "cpuset.cpus", &to.parse().unwrap(), denied()).to_string();
-        assert!(
-            why("0-3").contains("has only 0-1 by now") && why("0-3").contains("/a/cpuset.cpus"),
-            "{}",
-            why("0-3")
-        );
-        assert_eq!(why("1"), "no");
+        for (group, cpus) in [("a", "0\n"), ("a/narrow", "0\n"), ("a/wide", "0-1\n")] {
+            std::fs::create_dir(dir.path().join(group)).unwrap();
+            std::fs::write(dir.path().join(group).join("cpuset.cpus"), cpus).unwrap();
+        }
+        let why = |to: &str, kind: io::ErrorKind| {
+            let to = to.parse().unwrap();
+            match fits(&root, Version::V1, "/a", "cpuset.cpus", &to, Err(kind.into())) {
+                Err(MachineError::Denied(why)) => why,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (denied, busy) = (io::ErrorKind::PermissionDenied, io::ErrorKind::ResourceBusy);
+        let above = why("0-3", denied);
+        assert!(above.contains("has only 0-1 by now") && above.contains("/a/cpuset.cpus"), "{above}");
+        let below = why("0", busy);
+        assert!(below.contains("/a/wide, has 0-1; narrow that") && !below.contains("above"), "{below}");
+        for (to, kind) in [("1", denied), ("0-1", busy), ("0-3", busy)] {
+            assert!(!why(to, kind).contains("what is to stand"), "{}", why(to, kind));
+        }
     }
 
     #[test]

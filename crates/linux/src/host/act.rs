@@ -77,8 +77,8 @@ impl HostReader {
                 write::set_cpuset(root, version, &dir, pcpus)
             }
             (Lever::Nodes, Value::Nodes(Some(nodes))) if !nodes.is_empty() => {
-                let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
-                write::set_mems(root, &dir, nodes)
+                let (version, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
+                write::set_mems(root, version, &dir, nodes)
             }
             (Lever::Slice(0), Value::Slice(to)) => Slicer::now()?.set(|| Ok(self.threads(&path)?), *to),
             (Lever::Weight | Lever::Quota | Lever::Affinity(0) | Lever::Nodes | Lever::Slice(0), value) => {
