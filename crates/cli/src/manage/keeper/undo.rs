@@ -124,9 +124,7 @@ impl Keeper {
                 Some("left by an earlier run".into())
             }
             Some(vm) if vm.role == Role::Vm => free(vm, entry.lever),
-            Some(_) => Some("it is a group around others now".into()),
-            None if snapshot.may_lack_vms() || snapshot.may_lack(&entry.name) => None,
-            None => Some("it has ended".into()),
+            seen => no_vm(entry, seen.is_some(), snapshot).map(Into::into),
         };
         let why_of = |entry: &Entry| Some((entry.key(), is_free(entry)?));
         let mut due: BTreeMap<_, String> = self.entries().iter().filter_map(why_of).collect();
@@ -425,6 +423,17 @@ fn went_with_vcpu(
     !is_online && !ours && !vm.is_group() && machine.current(&entry.vm, first).is_ok()
 }
 
+/// Why what is no VM, though a look may show it, is to be as it was; `None`: the look may have missed it.
+fn no_vm(entry: &Entry, shown: bool, snapshot: &Snapshot) -> Option<&'static str> {
+    let around = snapshot.groups.iter().any(|group| group.name == entry.name);
+    match (around, shown) {
+        (true, _) => Some("it is a group around others now"),
+        (false, true) => Some("it plays no VM any more"),
+        (false, false) if snapshot.may_lack_vms() || snapshot.may_lack(&entry.name) => None,
+        (false, false) => Some("it has ended"),
+    }
+}
+
 /// Whether it may be another answer if asked again.
 pub(super) fn may_pass(error: &MachineError) -> bool {
     !matches!(error, MachineError::Unsupported(_) | MachineError::Denied(_))
@@ -446,6 +455,27 @@ fn is_path(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::manage::journal::testing::entry;
+    use corefit_core::machine::Group;
+    use corefit_core::{Unread, What};
+
+    #[test]
+    fn why_what_plays_no_vm_is_put_back_is_that_it_is_around_others_or_among_them_or_has_ended() {
+        let snapshot = |around: &str, missed: Option<&str>| {
+            let (parent, weight, quota, unread) = Default::default();
+            let group = Group { name: around.into(), parent, weight, quota, unread };
+            let unread = missed.map(|path| Unread {
+                what: What::Siblings,
+                path: path.into(),
+                why: "not asked for yet".into(),
+            });
+            Snapshot { groups: vec![group], unread: unread.into_iter().collect(), ..Snapshot::default() }
+        };
+        let why = |shown, around, missed| no_vm(&entry("/a"), shown, &snapshot(around, missed));
+        assert_eq!(why(false, "/a", None), Some("it is a group around others now"));
+        assert_eq!(why(true, "/b", None), Some("it plays no VM any more"));
+        assert_eq!(why(false, "/b", None), Some("it has ended"));
+        assert_eq!(why(false, "/b", Some("VM \"/a\"")), None);
+    }
 
     #[test]
     fn a_group_that_lacks_a_lever_has_not_ended_and_a_vm_that_no_look_shows_has() {
