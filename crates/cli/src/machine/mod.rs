@@ -219,9 +219,17 @@ fn untold(why: &anyhow::Error, instead: &str, root: &Root) -> Option<String> {
     if !absent {
         return Some(format!("{why:#}; {instead}"));
     }
+    if is_dom0(root) {
+        return Some(format!("this is Xen's domain 0, and the others cannot be seen ({why}); {instead}"));
+    }
     let insists = "--machine libvirt or libvirt:URI insists";
     runs_qemu(root)
         .then(|| format!("QEMUs run here, but libvirt does not answer ({why}); {instead}; {insists}"))
+}
+
+/// Whether this is the domain of Xen from which the others are controlled: its CPUs are virtual, and none of theirs.
+fn is_dom0(root: &Root) -> bool {
+    root.read("/proc/xen/capabilities").is_ok_and(|text| text.contains("control_d"))
 }
 
 /// Whether some process is a QEMU that emulates a machine, by its name, of which the kernel keeps 15 bytes.
@@ -295,6 +303,20 @@ mod tests {
         }
         std::fs::create_dir(dir.path().join("proc/sys")).unwrap();
         dir
+    }
+
+    #[test]
+    fn the_domain_that_controls_those_of_xen_is_said_to_show_none_of_them_and_no_other_is() {
+        let told = |capabilities: &str| {
+            let dir = running("xenstored");
+            std::fs::create_dir(dir.path().join("proc/xen")).unwrap();
+            std::fs::write(dir.path().join("proc/xen/capabilities"), capabilities).unwrap();
+            let why = MachineError::Unsupported("cannot observe Xen yet".into()).into();
+            untold(&why, "control groups are taken instead", &Root::at(dir.path()))
+        };
+        let text = told("control_d\n").unwrap();
+        assert!(text.contains("domain 0") && text.contains("cannot observe Xen yet"), "{text}");
+        assert_eq!(told(""), None, "a guest of Xen's is a machine as others");
     }
 
     #[test]
