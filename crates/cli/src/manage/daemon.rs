@@ -445,6 +445,9 @@ fn stand_in(policy: &mut Policy) -> Option<String> {
 mod tests {
     use std::net::{TcpListener, TcpStream};
 
+    use corefit_core::Weight;
+    use corefit_core::machine::{Machine, Value, VmState};
+
     use super::*;
     use crate::machine::MachineArg;
 
@@ -459,6 +462,37 @@ mod tests {
         std::fs::write(file.path(), format!("until = \"1s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
         let machine = MachineArg::named(&format!("sim:{}", file.path().display())).open_to_act().unwrap();
         Daemon::new(args, Config::default(), machine, None, false)
+    }
+
+    pub(super) fn a_vm() -> VmState {
+        VmState { id: VmId("7".into()), name: "a".into(), ..VmState::default() }
+    }
+
+    /// A machine with this VM, where nothing can be written, because of this.
+    pub(super) struct Refuses(pub(super) MachineError);
+
+    impl Machine for Refuses {
+        fn name(&self) -> String {
+            "refuses".into()
+        }
+
+        fn observe(&mut self) -> Result<Snapshot, MachineError> {
+            Ok(Snapshot { vms: vec![a_vm()], ..Snapshot::default() })
+        }
+
+        fn pass(&mut self, _: Duration) -> Result<bool, MachineError> {
+            Ok(true)
+        }
+    }
+
+    impl Act for Refuses {
+        fn current(&mut self, _: &VmId, lever: Lever) -> Result<Value, MachineError> {
+            Ok(if lever == Lever::Told { Value::Told(None) } else { Value::Weight(Weight(100.0)) })
+        }
+
+        fn set(&mut self, _: &VmId, _: Lever, _: &Value) -> Result<(), MachineError> {
+            Err(self.0.clone())
+        }
     }
 
     #[test]

@@ -192,9 +192,12 @@ fn text(status: &Status) -> String {
             Some(number(vm.settings.iter().filter(|setting| setting.pending).count() as u64))
         }),
         ("actions_total", "counter", "Changes made.", |vm| Some(number(vm.actions))),
-        ("failures_total", "counter", "Changes that were tried and failed, or did not take.", |vm| {
-            Some(number(vm.failures))
-        }),
+        (
+            "failures_total",
+            "counter",
+            "Changes that failed, did not take, or could not be noted in the journal before.",
+            |vm| Some(number(vm.failures)),
+        ),
     ];
     for (name, kind, help, value) in families {
         let _ = write!(out, "# HELP corefit_vm_{name} {help}\n# TYPE corefit_vm_{name} {kind}\n");

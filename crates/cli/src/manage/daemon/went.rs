@@ -161,18 +161,18 @@ impl Daemon<'_> {
         }
     }
 
-    /// Whether an outcome is a change that was made, or one that failed; `None`: nothing was tried, or it is not over yet.
+    /// Whether an outcome is a change that was made, or one that failed; `None`: nothing was tried, it is not over yet, or nobody answers.
     pub(super) fn came_of(&self, outcome: &Outcome) -> Option<bool> {
         let Outcome { action, result } = outcome;
+        let tried = || self.keeper.as_ref().is_some_and(|keeper| keeper.tried(action));
         match result {
             _ if action.why == Why::AskedAgain || self.leaves(action) => None,
             Ok(_) => Some(!outcome.is_in_vain()),
-            // Nothing could be written down, which somebody has to see to.
-            Err(MachineError::Untried(_)) => Some(false),
-            Err(MachineError::Gone(_)) if action.lever == Lever::Online && self.out(&action.vm).is_some() => {
-                None
-            }
-            Err(_) => self.keeper.as_ref().is_some_and(|keeper| keeper.tried(action)).then_some(false),
+            // Nothing could be written down, which somebody has to see to; or somebody else was faster, which the next step finds.
+            Err(MachineError::Untried(_)) => (!tried()).then_some(false),
+            // It may be done yet.
+            Err(MachineError::Gone(_)) => None,
+            Err(_) => tried().then_some(false),
         }
     }
 
@@ -205,9 +205,9 @@ mod tests {
     use std::time::Duration;
 
     use corefit_core::machine::VmState;
-    use corefit_core::{CpuSet, Cpus, Unread, What};
+    use corefit_core::{CpuSet, Cpus, Time, Unread, Weight, What};
 
-    use super::super::tests::{arguments, looking};
+    use super::super::tests::{Refuses, a_vm, arguments, looking};
     use super::*;
     use crate::manage::journal::testing::entry;
     use crate::manage::log::testing::said;
@@ -250,5 +250,37 @@ mod tests {
         let unread = vec![Unread { what: What::Siblings, path, why: "not asked for yet".into() }];
         daemon.post(&Snapshot { unread, ..Snapshot::default() }, &Step::default(), &[]);
         assert_eq!(daemon.counts.get(&vm.id), Some(&("a".into(), 0, 1)));
+    }
+
+    #[test]
+    fn who_does_not_answer_or_finds_something_else_is_no_failure_but_who_refuses_and_a_full_disk_are() {
+        let args = arguments();
+        let (gone, faster): (fn(_) -> _, fn(_) -> _) = (MachineError::Gone, MachineError::Untried);
+        let refused: fn(_) -> _ = MachineError::Denied;
+        for (error, full, came) in [
+            (gone, false, None),
+            (faster, false, None),
+            (refused, false, Some(false)),
+            (gone, true, Some(false)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+            let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+            if full {
+                std::fs::create_dir(dir.path().join("journal.new")).unwrap();
+            }
+            let vm = a_vm();
+            let why = Why::Available { available: Cpus(1.0) };
+            let action = |lever, to| Action::of(&vm, lever, None, to, why.clone());
+            let plan = [
+                action(Lever::Told, Value::Told(Some(Cpus(1.0)))),
+                action(Lever::Weight, Value::Weight(Weight(200.0))),
+            ];
+            let outcomes = keeper.apply(&mut Refuses(error("no".into())), &plan, Time(0));
+            let mut daemon = looking(&args);
+            daemon.keeper = Some(keeper);
+            let came_of = outcomes.iter().map(|outcome| daemon.came_of(outcome));
+            assert_eq!(came_of.collect::<Vec<_>>(), [came; 2], "{outcomes:?}");
+        }
     }
 }
