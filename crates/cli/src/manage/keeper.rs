@@ -61,7 +61,7 @@ pub(crate) struct Keeper {
     /// VMs that cannot carry what they were, and what is to be said of that.
     mute: BTreeSet<VmId>,
     unsaid: Vec<String>,
-    /// What an earlier run left, or a VM brought, and this one has not written: nobody here decides that.
+    /// What an earlier run left, or a VM brought, and this one has not written: nobody here decides that. At the end everything.
     earlier: BTreeSet<(VmId, Lever)>,
     /// What nobody manages any more, when it was last tried to put it back, and after how long it is again.
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
@@ -160,6 +160,11 @@ impl Keeper {
     pub(crate) fn owes(&self, entry: &Entry) -> bool {
         let key = entry.key();
         self.earlier.contains(&key) || self.released.contains_key(&key)
+    }
+
+    /// From now on all of them are to be put back.
+    pub(crate) fn owes_all(&mut self) {
+        self.earlier = self.journal.entries().iter().map(|entry| entry.key()).collect();
     }
 
     /// Guests that have to answer before a setting can be put back.

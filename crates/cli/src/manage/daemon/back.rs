@@ -82,6 +82,8 @@ impl Daemon<'_> {
         if keeper.holds_nothing() {
             return true;
         }
+        keeper.owes_all();
+        self.ending();
         let (begun, ended, worked) = (Instant::now(), Cell::new(false), Cell::new(Duration::ZERO));
         // What could be put back is nobody's waiting.
         let waited = |just: Duration| begun.elapsed().saturating_sub(worked.get() + just);
@@ -104,6 +106,7 @@ impl Daemon<'_> {
         let (mut all, mut sum) = (Restored::default(), String::new());
         for attempt in 1.. {
             systemd::goes_on();
+            let Some(keeper) = &mut self.keeper else { break };
             let waits = match self.machine.observe() {
                 Ok(snapshot) => {
                     let restored = keeper.restore_while(&mut *self.machine, &snapshot, &asks);
@@ -130,6 +133,8 @@ impl Daemon<'_> {
                     true
                 }
             };
+            self.board.lock().trouble.clone_from(&trouble);
+            self.ending();
             if !waits {
                 break;
             }
@@ -144,7 +149,7 @@ impl Daemon<'_> {
             }
             self.machine.ask_again();
         }
-        pending.extend(trouble.iter().flat_map(|why| keeper.owed(why)));
+        pending.extend(trouble.iter().flat_map(|why| self.keeper.iter().flat_map(|keeper| keeper.owed(why))));
         let clean = pending.is_empty() && trouble.is_none();
         for text in pending {
             let remedy = "the next start, or corefit restore";
@@ -171,5 +176,49 @@ pub(in crate::manage) fn recover(machine: &mut dyn Act, keeper: &mut Keeper) {
     }
     for text in restored.stand.into_iter().chain(restored.pending) {
         log(Level::Warning, "not put back", &[("what", text)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corefit_core::machine::{MachineError, Value};
+    use corefit_core::{Cpus, Weight};
+
+    use super::super::tests::{Refuses, a_vm, arguments, looking};
+    use super::*;
+    use crate::manage::journal::{Entry, testing::entry};
+    use crate::manage::status::VmStatus;
+    use crate::manage::{Boot, Journal};
+
+    #[test]
+    fn while_everything_is_put_back_the_status_says_so_and_shows_what_is_left_to_do_and_nothing_of_before() {
+        let args = arguments();
+        let mut daemon = looking(&args);
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+        let wrote = vec![Value::Weight(Weight(100.0))];
+        journal.add(Entry { vm: a_vm().id, wrote, ..entry("a") });
+        let mut keeper = Keeper::new(journal, Duration::ZERO);
+        keeper.forget_earlier();
+        daemon.keeper = Some(keeper);
+        daemon.machine = Box::new(Refuses(MachineError::Gone("no answer".into())));
+        let board = daemon.board.clone();
+        board.lock().vms =
+            vec![VmStatus { name: "a".into(), id: "7".into(), used: Some(Cpus(1.0)), ..VmStatus::default() }];
+        let check = || {
+            let shown = board.lock().clone();
+            assert!(shown.notes.iter().any(|note| note.starts_with("it ends: ")), "{shown:?}");
+            let [vm] = &shown.vms[..] else { panic!("{shown:?}") };
+            assert!(vm.used.is_none() && vm.settings.len() == 1 && vm.settings[0].pending, "{shown:?}");
+        };
+        let tries = Cell::new(0);
+        daemon.live = true;
+        let clean = daemon.put_back(Duration::from_secs(3600), |_| {
+            check();
+            tries.set(tries.get() + 1);
+            tries.get() == 3
+        });
+        assert!(!clean && tries.get() == 3);
+        check();
     }
 }

@@ -40,6 +40,15 @@ impl Daemon<'_> {
         status.vms = self.with_unseen(Vec::new(), before.into_iter());
     }
 
+    /// Everything is put back, which may take long: what is still changed, by the journal.
+    pub(super) fn ending(&self) {
+        let mut status = self.board.lock();
+        let ends = "it ends: everything is put back, and nothing else is looked at".to_owned();
+        status.notes = notes::shown(self.own_notes().chain([ends]), &[]);
+        let before = std::mem::take(&mut status.vms);
+        status.vms = self.with_unseen(Vec::new(), before.into_iter());
+    }
+
     /// VMs of which nothing is known yet but what an earlier run left changed of them.
     pub(super) fn before_a_look(&self) -> Vec<VmStatus> {
         self.with_unseen(Vec::new(), std::iter::empty())
