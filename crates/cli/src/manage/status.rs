@@ -195,22 +195,49 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let text = match ask(&path, PATIENCE) {
         Ok(text) => text,
         Err(error) => {
-            tell!("corefit: {}: {}", path.display(), silent(&error));
-            for other in alone::others(&state).into_iter().filter(|other| answers(other)) {
-                tell!(
-                    "corefit: one is at work with another directory: corefit status --state '{}'",
-                    other.display()
-                );
-            }
-            if let Ok(Some([left, remedy])) = left(&state) {
-                tell!("corefit: an earlier run left {left} changed; {remedy} puts that back");
-            }
+            unanswered(&state, &error).iter().for_each(|line| tell!("corefit: {line}"));
             return Ok(ExitCode::FAILURE);
         }
     };
-    let status: Status = serde_json::from_str(&text).context("the daemon's answer makes no sense")?;
+    let (status, text) = with_left(&state, text)?;
     lines::print(&if args.json { text + "\n" } else { table(&status) })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is said where nobody answers.
+fn unanswered(state: &Path, error: &std::io::Error) -> Vec<String> {
+    let mut lines = vec![format!("{}: {}", socket(state).display(), silent(error))];
+    let others = alone::others(state).into_iter().filter(|other| answers(other));
+    lines.extend(others.map(|other| {
+        format!("one is at work with another directory: corefit status --state '{}'", other.display())
+    }));
+    // Whoever may not ask may not read that either.
+    if error.kind() != std::io::ErrorKind::PermissionDenied {
+        lines.extend(in_words(left(state)));
+    }
+    lines
+}
+
+/// What a daemon answers, with what an earlier one left where this one changes nothing, and so holds no journal.
+fn with_left(state: &Path, mut text: String) -> Result<(Status, String)> {
+    let mut status: Status = serde_json::from_str(&text).context("the daemon's answer makes no sense")?;
+    if !status.applies
+        && let Some(note) = in_words(journaled(state))
+    {
+        status.notes.push(note);
+        text = serde_json::to_string(&status)?;
+    }
+    Ok((status, text))
+}
+
+/// What an earlier run left, or why that is not known.
+fn in_words(left: Result<Option<[String; 2]>>) -> Option<String> {
+    match left {
+        Ok(left) => {
+            left.map(|[left, remedy]| format!("an earlier run left {left} changed; {remedy} puts that back"))
+        }
+        Err(error) => Some(format!("whether an earlier run left settings changed is not known: {error:#}")),
+    }
 }
 
 /// Whether a daemon with this state directory is at work, and changes settings.
@@ -257,8 +284,13 @@ fn silent(error: &std::io::Error) -> String {
 /// # Errors
 /// If its journal cannot be read.
 pub(crate) fn left(state: &Path) -> Result<Option<[String; 2]>> {
+    Ok(journaled(state)?.filter(|_| !answers(state)))
+}
+
+/// What is changed by the journal, and what puts it back where no daemon does.
+fn journaled(state: &Path) -> Result<Option<[String; 2]>> {
     let left = Journal::left(state, &Boot::now(true)?)?.filter(|(_, settings)| *settings > 0);
-    Ok(left.filter(|_| !answers(state)).map(|(machine, settings)| {
+    Ok(left.map(|(machine, settings)| {
         let remedy = format!("corefit restore --state '{}'", state.display());
         [format!("{} of the machine {machine}", named(settings)), remedy]
     }))
@@ -346,6 +378,39 @@ mod tests {
         hangs_up.join().unwrap();
         let said = silent(&std::io::ErrorKind::PermissionDenied.into());
         assert!(!said.contains("running") && said.contains("root"), "{said}");
+    }
+
+    #[test]
+    fn what_an_earlier_run_left_or_that_it_cannot_be_known_is_said_whether_nobody_or_one_that_only_looks_answers()
+     {
+        let dir = tempfile::tempdir().unwrap();
+        let absent = || unanswered(dir.path(), &std::io::ErrorKind::NotFound.into());
+        assert!(absent()[1..].iter().all(|line| line.starts_with("one is at work with another")));
+        let mut journal = Journal::open(dir.path(), "host", &Boot::now(true).unwrap()).unwrap();
+        journal.add(entry("a"));
+        journal.write().unwrap();
+        drop(journal);
+        let left = "an earlier run left 1 setting of the machine host changed; corefit restore --state '";
+        assert!(absent().last().unwrap().starts_with(left), "{:?}", absent());
+        let notes = |applies: bool| {
+            let status = Status { applies, ..Status::default() };
+            let (status, text) = with_left(dir.path(), serde_json::to_string(&status).unwrap()).unwrap();
+            assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status, "--json has it, too");
+            status.notes
+        };
+        assert!(notes(false)[0].starts_with(left), "{:?}", notes(false));
+        assert_eq!(notes(true), Vec::<String>::new(), "it is its own journal");
+        std::fs::write(dir.path().join("journal"), "x").unwrap();
+        for note in [absent().pop().unwrap(), notes(false).remove(0)] {
+            let why = [
+                "whether an earlier run left settings changed is not known: ",
+                "journal: damaged (",
+                "Remove the file",
+            ];
+            assert!(why.iter().all(|part| note.contains(part)), "{note}");
+        }
+        let denied = unanswered(dir.path(), &std::io::ErrorKind::PermissionDenied.into());
+        assert!(denied.iter().all(|line| !line.contains("damaged")), "{denied:?}");
     }
 
     #[test]
