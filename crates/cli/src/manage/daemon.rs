@@ -457,9 +457,14 @@ mod tests {
 
     /// One that only looks at a simulated host with a VM.
     pub(super) fn looking(args: &ManageArgs) -> Daemon<'_> {
+        running(args, "hog")
+    }
+
+    /// The same with this program.
+    pub(super) fn running<'a>(args: &'a ManageArgs, program: &str) -> Daemon<'a> {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let vm = "[[vm]]\nname = \"a\"\nvcpus = 1\nprogram = \"hog\"\n";
-        std::fs::write(file.path(), format!("until = \"1s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
+        let vm = format!("[[vm]]\nname = \"a\"\nvcpus = 1\nprogram = \"{program}\"\n");
+        std::fs::write(file.path(), format!("until = \"10s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
         let machine = MachineArg::named(&format!("sim:{}", file.path().display())).open_to_act().unwrap();
         Daemon::new(args, Config::default(), machine, None, false)
     }

@@ -73,7 +73,7 @@ pub(crate) struct VmStatus {
     pub(crate) vcpus: Option<usize>,
     /// Those online; `None` while the guest does not say it.
     pub(crate) online: Option<usize>,
-    /// pCPUs; `None` where that is not known.
+    /// pCPUs, these four over the usual time ([`Step::usual`]); `None` where that is not known.
     pub(crate) entitled: Option<Cpus>,
     pub(crate) available: Option<Cpus>,
     pub(crate) used: Option<Cpus>,

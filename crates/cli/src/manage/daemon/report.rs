@@ -134,8 +134,9 @@ impl Daemon<'_> {
             }
         }
         let (_, offline) = snapshot.pcpu_sets();
+        let usual = step.usual();
         let estimates: BTreeMap<&VmId, &VmEstimate> =
-            step.estimate.iter().flat_map(|host| &host.vms).map(|vm| (&vm.seen.id, vm)).collect();
+            usual.iter().flat_map(|host| &host.vms).map(|vm| (&vm.seen.id, vm)).collect();
         let given: BTreeMap<&VmId, &Given> = step.given.iter().map(|given| (&given.vm, given)).collect();
         let vm = |vm: &VmState| {
             let (actions, failures) =
@@ -144,13 +145,16 @@ impl Daemon<'_> {
             let seen = VmStatus::of(vm, step, seen, self.keeper.as_ref(), self.controller.policy(), &offline);
             VmStatus { actions, failures, ..seen }
         };
-        let vms: Vec<VmStatus> = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
+        let mut vms: Vec<VmStatus> = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
         self.changed(&vms);
         let mut status = self.board.lock();
         (status.steps, status.stepped) = (self.steps, Some(Instant::now()));
         status.notes = notes::shown(self.own_notes().chain(step.notes.iter().cloned()), &vms);
-        let before = std::mem::take(&mut status.vms).into_iter();
-        status.vms = self.with_unseen(vms, before.filter(|vm| snapshot.may_lack(&vm.name)));
+        let before = std::mem::take(&mut status.vms);
+        if usual.is_none() {
+            measured_before(&mut vms, &before);
+        }
+        status.vms = self.with_unseen(vms, before.into_iter().filter(|vm| snapshot.may_lack(&vm.name)));
     }
 
     /// What somebody else made of settings that are changed, each value once.
@@ -169,6 +173,17 @@ impl Daemon<'_> {
                 ];
                 log(Level::Info, "changed by somebody else", &fields);
             }
+        }
+    }
+}
+
+/// VMs of which nothing was measured over the usual time now, with what was shown of that before.
+fn measured_before(vms: &mut [VmStatus], before: &[VmStatus]) {
+    let before: BTreeMap<&str, &VmStatus> = before.iter().map(|vm| (vm.id.as_str(), vm)).collect();
+    for vm in vms {
+        if let Some(before) = before.get(vm.id.as_str()) {
+            (vm.entitled, vm.available) = (before.entitled, before.available);
+            (vm.used, vm.waiting) = (before.used, before.waiting);
         }
     }
 }
@@ -194,12 +209,29 @@ pub(super) fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, St
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use corefit_core::decide::Why;
     use corefit_core::machine::Value;
-    use corefit_core::{Weight, What};
+    use corefit_core::{Cpus, Weight, What};
 
-    use super::super::tests::{arguments, looking};
+    use super::super::tests::{arguments, looking, running};
     use super::*;
+
+    #[test]
+    fn while_looks_are_short_what_is_shown_as_measured_is_of_a_second_all_the_same() {
+        let args = arguments();
+        let mut daemon = running(&args, "forever { compute 70ms sleep 80ms }");
+        let mut shown = || {
+            daemon.step();
+            daemon.machine.pass(Duration::from_millis(100)).unwrap();
+            let [vm] = &daemon.shown().vms[..] else { panic!() };
+            vm.used
+        };
+        // Before a second is over one look is all that is known, of which each may be anything from 0.3 to 0.7.
+        let all: Vec<Option<Cpus>> = (0..42).map(|_| shown()).skip(11).collect();
+        assert!(all.iter().all(|used| used.is_some_and(|used| (0.4..0.55).contains(&used.0))), "{all:?}");
+    }
 
     #[test]
     fn what_was_done_to_a_vm_that_ended_is_forgotten_though_another_one_cannot_be_read() {
