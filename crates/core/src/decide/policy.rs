@@ -275,17 +275,20 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether the pCPUs that it keeps from VMs are some of a host's, and not all.
+    /// Whether the pCPUs that it keeps from VMs are some of a host's, and not all; of a host that does not tell its pCPUs nobody knows.
     ///
     /// # Errors
     /// If they are not, by the key.
     pub fn fits(&self, pcpus: &CpuSet, offline: &CpuSet) -> Result<(), PolicyError> {
         let refuse = |what| Err(PolicyError { key: "reserved".into(), what });
+        if pcpus.is_empty() {
+            return Ok(());
+        }
         let absent = self.reserved.difference(pcpus);
         if !absent.is_empty() {
             return refuse(format!("the host has no pCPU {absent}; it has {pcpus}"));
         }
-        if !pcpus.is_empty() && pcpus.difference(offline).is_within(&self.reserved) {
+        if pcpus.difference(offline).is_within(&self.reserved) {
             return refuse(format!("{} is all of the host; leave some pCPUs to the VMs", self.reserved));
         }
         Ok(())
@@ -435,12 +438,12 @@ mod tests {
 
     #[test]
     fn reserved_pcpus_are_some_of_the_hosts_and_not_all() {
+        let policy = |list: &str| toml::from_str::<Policy>(&format!("reserved = \"{list}\"")).unwrap();
         let fits = |list: &str| {
-            let policy: Policy = toml::from_str(&format!("reserved = \"{list}\"")).unwrap();
-            policy
-                .fits(&CpuSet::first(4), &CpuSet::first(1))
-                .map_err(|error| format!("{}: {}", error.key, error.what))
+            let fits = policy(list).fits(&CpuSet::first(4), &CpuSet::first(1));
+            fits.map_err(|error| format!("{}: {}", error.key, error.what))
         };
+        assert_eq!(policy("0-1").fits(&CpuSet::default(), &CpuSet::default()), Ok(()), "nobody knows");
         assert_eq!((fits("0-1"), fits("")), (Ok(()), Ok(())));
         assert_eq!(fits("0-99").unwrap_err(), "reserved: the host has no pCPU 4-99; it has 0-3");
         assert_eq!(fits("1-3").unwrap_err(), "reserved: 1-3 is all of the host; leave some pCPUs to the VMs");
