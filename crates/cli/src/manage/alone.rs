@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 
 use super::journal::{self, checksum};
@@ -56,9 +56,7 @@ impl Alone {
 
     fn within(dir: &Path, machine: &str, user: u32, state: &Path) -> Result<Alone> {
         let path = file(dir, machine);
-        let unusable = |error: io::Error| {
-            anyhow!("{}: cannot be written, so nothing is changed: {error}", path.display())
-        };
+        let unusable = |error: io::Error| unusable(&path, &error);
         match DirBuilder::new().mode(0o755).create(dir) {
             // Whatever the umask is.
             Ok(()) => std::fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(unusable)?,
@@ -102,6 +100,12 @@ impl Alone {
         }
         Ok(Alone { _lock: Some(lock) })
     }
+}
+
+/// That who would hold a machine cannot be written down.
+fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
+    let text = format!("{}: cannot be written, so nothing is changed: {error}", path.display());
+    journal::passing(text, error)
 }
 
 /// The state directory of who had hold of a machine last; `None`: nobody had since the host booted.
@@ -313,6 +317,17 @@ mod tests {
                 None => std::fs::remove_dir_all(&state).unwrap(),
             }
         }
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_now_another_try_may_help_and_where_nobody_may_write_none_does() {
+        use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, StorageFull};
+        let passes = |kind: io::ErrorKind| {
+            let error = unusable(Path::new("/run/corefit/x.lock"), &kind.into());
+            assert!(error.to_string().starts_with("/run/corefit/x.lock: cannot be written"), "{error}");
+            error.is::<Passing>()
+        };
+        assert_eq!([StorageFull, ReadOnlyFilesystem, PermissionDenied].map(passes), [true, true, false]);
     }
 
     #[test]

@@ -268,7 +268,7 @@ fn unwritable(path: &Path, error: &io::Error, left: usize) -> anyhow::Error {
 }
 
 /// A full disk and one that cannot be written now may be another one soon.
-fn passing(text: String, error: &io::Error) -> anyhow::Error {
+pub(super) fn passing(text: String, error: &io::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
             Passing(text).into()
