@@ -63,6 +63,15 @@ mod tests {
     }
 
     #[test]
+    fn of_whole_numbers_it_is_said_how_large_they_may_be() {
+        for (key, kind) in all() {
+            let Kind::Whole(_, most, words) = kind else { continue };
+            let digits = words.contains("of at most nine digits") && most >= 999_999_999;
+            assert!(digits || words.contains(" to "), "{key}: {words}");
+        }
+    }
+
+    #[test]
     fn what_is_allowed_can_be_read() {
         for (text, fine) in [
             ("apply = true\nmachine = \"libvirt\"\n[policy]\ndeadband = 0\nreserved = \"0-1\"", true),
