@@ -111,6 +111,26 @@ const SELDOM: &[&str] = &[
 ];
 
 #[test]
+fn a_machine_whose_name_is_no_utf_8_has_it_as_documented_in_documents_and_written_out_in_text() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"b\xff.toml");
+    let vm = "[[vm]]\nname = \"a\"\nvcpus = 1\nprogram = \"hog\"\n";
+    std::fs::write(dir.path().join(name), format!("hardware = {{ cores = 1 }}\n{vm}")).unwrap();
+    let machine = std::ffi::OsStr::from_bytes(b"sim:b\xff.toml");
+    for verb in ["plan", "explain"] {
+        let print = |json: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+            command.arg(verb).args(json).arg("--machine").arg(machine).current_dir(dir.path());
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        let document: Value = serde_json::from_str(&print(&["--json"])).unwrap();
+        assert_eq!(document["machine"], "simulation of b\u{10feff}.toml", "{verb}");
+        assert!(!print(&[]).contains('\u{10feff}'), "{verb}: {}", print(&[]));
+    }
+}
+
+#[test]
 fn each_key_is_documented_and_each_documented_key_is_printed() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();

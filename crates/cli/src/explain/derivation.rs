@@ -8,6 +8,7 @@ use corefit_core::{CpuSet, Cpus, Weight};
 
 use super::text::{amount, limit, short, wrap};
 use super::{View, online, tables, wants};
+use crate::printable;
 
 /// What was used and is available is the same up to so many pCPUs.
 const MORE: f64 = 0.01;
@@ -19,12 +20,9 @@ pub(super) fn text(view: &View, number: usize, width: usize) -> String {
     let vm = &view.host.vms[number];
     let over = view.host.over.as_secs_f64();
     let mut out = String::new();
-    wrap(
-        &mut out,
-        "",
-        &format!("{}{} on {}, watched for {over:.2} s", view.when, vm.seen.name, view.machine),
-        width,
-    );
+    let machine = printable::text(&view.machine);
+    let head = format!("{}{} on {machine}, watched for {over:.2} s", view.when, vm.seen.name);
+    wrap(&mut out, "", &head, width);
     out.push('\n');
     for (word, cpus, meaning) in [
         ("entitled", vm.entitled, "pCPUs, when every VM wants everything"),

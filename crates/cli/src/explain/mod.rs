@@ -53,6 +53,7 @@ struct View {
     first: bool,
     /// What the reader should know if this is not all that there is to see.
     partial: Option<&'static str>,
+    /// Its name as it is.
     machine: String,
     snapshot: Snapshot,
     host: HostEstimate,
@@ -137,8 +138,8 @@ impl Away {
 
 impl View {
     fn of(machine: &dyn Machine, before: &Snapshot, snapshot: Snapshot) -> Result<View> {
-        let machine = printable::text(&machine.name());
-        let host = estimate(before, &snapshot).with_context(|| machine.clone())?;
+        let machine = machine.name();
+        let host = estimate(before, &snapshot).with_context(|| printable::text(&machine))?;
         Ok(View { when: String::new(), first: true, partial: None, machine, snapshot, host })
     }
 
@@ -184,7 +185,7 @@ impl View {
         known.truncate(LISTED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-        bail!("no VM {name:?} in {}; there are: {known}{more}", self.machine)
+        bail!("no VM {name:?} in {}; there are: {known}{more}", printable::text(&self.machine))
     }
 
     /// The names in reasons that are too long for a table.

@@ -7,8 +7,8 @@ use corefit_core::machine::{PcpuEstimate, Role, State};
 
 use super::text::{amount, short, wrap};
 use super::{View, online};
-use crate::named;
 use crate::table::Table;
+use crate::{named, printable};
 
 /// pCPUs that are listed one by one; of more, the rest is summed up.
 const PCPUS: usize = 32;
@@ -23,7 +23,8 @@ const STOLEN: f64 = 0.005;
 pub(super) fn text(view: &View, width: usize) -> String {
     let over = view.host.over.as_secs_f64();
     let mut out = String::new();
-    wrap(&mut out, "", &format!("{}{}, watched for {over:.2} s", view.when, view.machine), width);
+    let machine = printable::text(&view.machine);
+    wrap(&mut out, "", &format!("{}{machine}, watched for {over:.2} s", view.when), width);
     out.push('\n');
     pcpus(view, width, &mut out);
     out.push('\n');

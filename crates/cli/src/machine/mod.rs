@@ -109,7 +109,7 @@ impl MachineArg {
         match (kind, rest) {
             ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
             ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?.or_none())),
-            ("sim", file) => simulated(&path(file)),
+            ("sim", file) => simulated(file),
             _ => host(Cgroups::or_none),
         }
     }
@@ -271,9 +271,10 @@ fn first_point(file: &Path) -> Result<(corefit_sim::Scenario, Vec<corefit_sim::S
     Ok((corefit_sim::Scenario::parse(&text, &first).map_err(place)?, first))
 }
 
-/// A simulated host.
-fn simulated(file: &Path) -> Result<Box<dyn Act>> {
-    let (name, (scenario, lists)) = (file.display().to_string(), first_point(file)?);
+/// A simulated host, by the text that names its file.
+fn simulated(text: &str) -> Result<Box<dyn Act>> {
+    let file = path(text);
+    let (name, (scenario, lists)) = (file.display().to_string(), first_point(&file)?);
     // Whoever goes by its policy says this of that.
     let lists = lists.iter().filter(|(key, _)| !key.starts_with("policy."));
     let lists: Vec<String> = lists.map(|(key, value)| format!("{key} = {value}")).collect();
@@ -285,7 +286,7 @@ fn simulated(file: &Path) -> Result<Box<dyn Act>> {
     }
     let sim = corefit_sim::Sim::new(&scenario.spec).map_err(|error| anyhow!("{name}: {error}"))?;
     Ok(Box::new(
-        corefit_sim::SimMachine::new(sim, &name, scenario.agent).counting_caches(scenario.cache_counters),
+        corefit_sim::SimMachine::new(sim, text, scenario.agent).counting_caches(scenario.cache_counters),
     ))
 }
 

@@ -174,7 +174,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     };
     // Rules are of names as they are.
     let now = if args.json { now } else { printed(&mut step, now) };
-    let text = if args.json { json(&name, &now, &step, &then)? } else { text(&name, &now, &step, &then) };
+    let text = match args.json {
+        true => json(&machine.name(), &now, &step, &then)?,
+        false => text(&name, &now, &step, &then),
+    };
     lines::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
