@@ -14,7 +14,7 @@ use crate::manage::keeper::LEFT_UNTIL;
 use crate::manage::log::{self, Level, log};
 use crate::manage::present;
 use crate::manage::restore;
-use crate::manage::status::VmStatus;
+use crate::manage::status::{Status, VmStatus};
 
 impl Daemon<'_> {
     /// Why the machine cannot be looked at; where it never could be, for it is none, with the place that names it.
@@ -35,16 +35,18 @@ impl Daemon<'_> {
             status.trouble = Some(text);
         }
         (status.steps, status.stepped) = (self.steps, Some(Instant::now()));
-        status.notes = notes::shown(self.own_notes(), &[]);
-        let before = std::mem::take(&mut status.vms);
-        status.vms = self.with_unseen(Vec::new(), before.into_iter());
+        self.without_look(&mut status, None);
     }
 
     /// Everything is put back, which may take long: what is still changed, by the journal.
     pub(super) fn ending(&self) {
-        let mut status = self.board.lock();
-        let ends = "it ends: everything is put back, and nothing else is looked at".to_owned();
-        status.notes = notes::shown(self.own_notes().chain([ends]), &[]);
+        let ends = "it ends: everything is put back, and nothing else is looked at";
+        self.without_look(&mut self.board.lock(), Some(ends.into()));
+    }
+
+    /// Shows what is known of VMs without a look, and says this of it.
+    fn without_look(&self, status: &mut Status, note: Option<String>) {
+        status.notes = notes::shown(self.own_notes().chain(note), &[]);
         let before = std::mem::take(&mut status.vms);
         status.vms = self.with_unseen(Vec::new(), before.into_iter());
     }

@@ -375,14 +375,14 @@ impl Corefit {
         }
         let phase =
             mark.filter(|_| !few).and_then(|mark| self.memory.recall(available, subject.online, mark));
+        let own = bal(subject, available);
         let counts = match phase {
             Some(phase) => {
-                let bal = bal(subject, available);
-                [subject.online, phase.best, available, bal].map(|n| Some(subject.clamp(n))).to_vec()
+                [subject.online, phase.best, available, own].map(|n| Some(subject.clamp(n))).to_vec()
             }
             None => candidates(subject, available, few, entitled),
         };
-        let bal = phase.map_or(bal(subject, available), |phase| subject.clamp(phase.best));
+        let bal = phase.map_or(own, |phase| subject.clamp(phase.best));
         races.join(Entrant {
             id: subject.vm.seen.id.clone(),
             counts,
