@@ -43,8 +43,8 @@ pub(super) struct LibvirtMachine {
     changed: Changed,
     /// A look that libvirtd has not answered yet, and since when.
     pending: Option<(Instant, Receiver<Result<Look, MachineError>>)>,
-    /// What the latest look found, where the host is this machine.
-    last: Option<Vec<Seen>>,
+    /// The VMs that the latest look found, and those that it could not read, where the host is this machine.
+    last: Option<(Vec<Seen>, Vec<Unread>)>,
     /// Another connection, to ask whether anybody is there.
     bell: Option<Worker<Connection>>,
     bell_crew: Crew,
@@ -200,7 +200,7 @@ impl LibvirtMachine {
         let Ok(answer) = worker.ask(job) else { return Err(Some(self.ended())) };
         match worker::wait(&answer, until) {
             Ok(Ok(look)) => {
-                self.last = look.local.then(|| look.vms.clone());
+                self.last = look.local.then(|| (look.vms.clone(), look.unread.clone()));
                 Ok(look)
             }
             Ok(Err(error)) => Err(Some(error)),
@@ -213,17 +213,17 @@ impl LibvirtMachine {
     }
 
     /// While a domain starts or ends, libvirtd makes those wait who ask for any. If it answers
-    /// otherwise, and the host is this one, the VMs are those of before: what is new counts as
-    /// something else that runs here, and what has ended is seen to have.
+    /// otherwise, and the host is this one, the VMs are those of before, and so are those that could not
+    /// be read: what is new counts as something else that runs here, and what has ended is seen to have.
     fn fall_back(&mut self, deadline: Instant) -> Result<Look, Option<MachineError>> {
         let patient = self.pending.as_ref().is_some_and(|(since, _)| since.elapsed() < BLAME);
-        if let Some(vms) = self.last.clone()
+        if let Some((vms, unread)) = self.last.clone()
             && patient
             && self.answers(deadline)
         {
             // Without how long ago: it is said once while it is so.
             let note = "libvirtd is busy with a VM: which VMs there are is what it said before that";
-            return Ok(Look { local: true, vms, notes: vec![note.into()], ..Look::default() });
+            return Ok(Look { local: true, vms, unread, notes: vec![note.into()], ..Look::default() });
         }
         let subject = self.subject.lock().ok().and_then(|mut subject| subject.take());
         self.blamed.extend(subject.map(|uuid| (uuid, Instant::now() + BLAME)));
@@ -565,6 +565,19 @@ mod tests {
         };
         assert_eq!(forgotten(true), [false, false]);
         assert_eq!(forgotten(false), [false, true]);
+    }
+
+    #[test]
+    fn vms_that_could_not_be_read_before_libvirtd_was_busy_are_still_missed() {
+        let mut machine = LibvirtMachine::new("test:///default", Options::default());
+        let unread =
+            Unread { what: What::Siblings, path: "VM \"a\"".into(), why: "not asked for yet".into() };
+        machine.last = Some((Vec::new(), vec![unread]));
+        let (_unanswered, answer) = std::sync::mpsc::channel();
+        machine.pending = Some((Instant::now(), answer));
+        let look = machine.fall_back(Instant::now() + Duration::from_secs(60)).unwrap();
+        let snapshot = Snapshot { unread: look.unread, ..Snapshot::default() };
+        assert!(snapshot.may_lack("a") && snapshot.may_lack_vms());
     }
 
     #[test]
