@@ -350,18 +350,16 @@ fn a_cpuset_that_somebody_made_smaller_just_before_gets_nothing_that_it_does_not
         |of: &Container| format!("[[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n", of.name);
     // It would have the first one: the last is for the host.
     let config = format!(
-        "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 2500\nreserved = \"{last}\"\n{}{}",
+        "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 500\nreserved = \"{last}\"\n{}{}",
         rule(&a),
         rule(&b)
     );
     let dir = tempfile::tempdir().unwrap();
-    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
-    let state = dir.path().join("state");
-    until("it has looked", || {
-        let status = corefit(&["status", "--state", state.to_str().unwrap()]);
-        String::from_utf8_lossy(&status.stdout).contains(&format!("/{}", a.name))
-    });
+    // Between a plan and what it goes by.
+    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], Some("planned:1:stop"));
+    daemon.stops();
     a.set_cpus(&last);
+    daemon.go_on();
     until("the other one is sized", || b.cpus() == first);
     assert!(daemon.end().success(), "{}", daemon.log());
     assert_eq!((a.cpus(), b.cpus()), (last, before), "{}", daemon.log());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use corefit_core::Weight;
 use corefit_core::machine::{Lever, Value, VmId};
-use manage_support::{Daemon, Guest, corefit, until};
+use manage_support::{Daemon, Guest, corefit, current, until};
 use vm_support::{Vms, or_skipped};
 
 /// Helper threads as libvirt makes them: at 2 % of a vCPU, which other test VMs have, the guest agent of a VM that is weighed
@@ -63,8 +63,8 @@ impl<'a> Scales<'a> {
     /// By a new connection: one that nobody used while a job ran may be closed.
     fn read(&self) -> Vec<f64> {
         let mut machine = self.vms.machine();
-        let weight = |id: &VmId| match machine.current(id, Lever::Weight) {
-            Ok(Value::Weight(Weight(weight))) => weight,
+        let weight = |id: &VmId| match current(machine.as_mut(), id, Lever::Weight) {
+            Value::Weight(Weight(weight)) => weight,
             other => panic!("{other:?}"),
         };
         self.ids.iter().map(weight).collect()
@@ -119,8 +119,11 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
     until("weights follow", || scales.read() == wanted);
     let log = daemon.log();
     assert!(log.contains("lever=weight") && log.contains("2 pCPUs were granted to it"), "{log}");
-    // (A guest may take its time with its vCPUs.)
-    assert!(!log.lines().any(|line| line.contains("not set") && line.contains("lever=weight")), "{log}");
+    // (A guest may take its time with its vCPUs, and so may a libvirtd that is busy.)
+    let refused = |line: &str| {
+        line.contains("not set") && line.contains("lever=weight") && !line.contains("no answer within")
+    };
+    assert!(!log.lines().any(refused), "{log}");
     let status = corefit(&["status", "--state", state.to_str().unwrap()]);
     let status = String::from_utf8_lossy(&status.stdout);
     assert!(status.contains(&format!("weight: {}, before {}", wanted[0], before[0])), "{status}");

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use corefit_core::machine::{Act, Lever, LeverKind, Limit, MachineError, Value, VmId};
-use manage_support::{Daemon, corefit, until};
+use manage_support::{Daemon, corefit, current, until};
 use vm_support::{Vms, or_skipped};
 
 const CONFIG: &str = "metrics = \"off\"\ntell = false\n\
@@ -43,8 +43,8 @@ fn compile(dir: &Path) -> String {
 
 /// The limits of both vCPUs, as the kernel has them now.
 fn limits(machine: &mut dyn Act, vm: &VmId) -> [Limit; 2] {
-    [0, 1].map(|vcpu| match machine.current(vm, Lever::VcpuQuota(vcpu)) {
-        Ok(Value::Limit(limit)) => limit,
+    [0, 1].map(|vcpu| match current(machine, vm, Lever::VcpuQuota(vcpu)) {
+        Value::Limit(limit) => limit,
         other => panic!("vCPU {vcpu}: {other:?}"),
     })
 }
@@ -130,8 +130,8 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     }
     // Of a quota that libvirt has for all of the VM, which libvirt's calls change.
     vms.virsh(&["schedinfo", &vms.names[0], "--live", "vcpu_quota=-1", "global_quota=40000"]);
-    let whole = |machine: &mut dyn Act| match machine.current(vm, Lever::Quota) {
-        Ok(Value::Limit(limit)) => limit,
+    let whole = |machine: &mut dyn Act| match current(machine, vm, Lever::Quota) {
+        Value::Limit(limit) => limit,
         other => panic!("{other:?}"),
     };
     let before = whole(machine.as_mut());

@@ -28,6 +28,7 @@ pub(super) use signals::Signals;
 use went::{Late, say_ended, say_late, under_way, unseen};
 
 use super::config::Config;
+use super::failpoint::reach;
 use super::keeper::heed;
 use super::log::{self, Level, log};
 use super::status::{self, Board};
@@ -309,6 +310,9 @@ impl<'a> Daemon<'a> {
         let mut heard = Vec::new();
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
+                if !step.plan.actions.is_empty() {
+                    reach("planned");
+                }
                 let mut outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
                 keeper.tell_again(&mut *self.machine, snapshot.at, |vm| self.telling.stands(vm));
                 for note in keeper.unsaid() {

@@ -22,18 +22,18 @@ fn hang(scene: &Scene<'_>, seconds: u32) -> Instant {
 }
 
 /// Its owner wants it to be left alone while its agent hangs: that is done when the agent is there again (it is asked as soon as
-/// libvirt gave it up, after 5 s, with the next look), not when it would be tried anyway (after 10, 30 and 70 s). Then it is as it was, and
-/// stays so.
+/// libvirt gave it up, after 5 s, with the next look), not when it would be tried anyway (after 10, 30, 70 and 150 s). Then it is as it was,
+/// and stays so.
 pub(crate) fn left_alone(scene: &Scene<'_>) {
     let Scene { vms, guest, .. } = scene;
     let mut daemon = scene.start(None);
     scene.is_sized_and_told();
-    let hangs = hang(scene, 45);
+    let hangs = hang(scene, 80);
     let owner = ["metadata", guest.name, "--live", "--uri", "urn:corefit:owner"];
     vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
     until("it is pending", || daemon.log().contains("not put back"));
     let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
-    let soon = Duration::from_secs(45 + 12).saturating_sub(hangs.elapsed());
+    let soon = Duration::from_secs(80 + 50).saturating_sub(hangs.elapsed());
     assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
     until("it is let go", || guest.online() == ALL && !vms.kept(guest.name));
     until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));

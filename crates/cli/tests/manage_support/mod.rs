@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use corefit_core::machine::{Act, Lever, MachineError, Value, VmId};
+
 use super::vm_support::{Vms, stripped};
 
 /// A crowded machine, and guests whose instructions are emulated: who does not answer is asked again after 10, 20, 40 and 80 s.
@@ -28,6 +30,20 @@ pub(crate) fn comes(patience: Duration, mut is: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(200));
     }
     true
+}
+
+/// What a setting is now; a libvirtd that is busy with others is asked again.
+pub(crate) fn current(machine: &mut dyn Act, vm: &VmId, lever: Lever) -> Value {
+    let mut answer = machine.current(vm, lever);
+    let asks = |answer: &Result<_, _>| matches!(answer, Err(MachineError::Gone(_)));
+    comes(PATIENCE, || {
+        if asks(&answer) {
+            machine.ask_again();
+            answer = machine.current(vm, lever);
+        }
+        !asks(&answer)
+    });
+    answer.unwrap_or_else(|error| panic!("{lever:?} of {}: {error}", vm.0))
 }
 
 pub(crate) fn corefit(args: &[&str]) -> Output {

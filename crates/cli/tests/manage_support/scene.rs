@@ -65,6 +65,20 @@ impl<'a> Scene<'a> {
         assert!(restored.status.success(), "{what}: {}", String::from_utf8_lossy(&restored.stderr));
     }
 
+    /// Has a daemon killed, and puts back what it could not, each time: until it was killed where the test wants that, for a guest that is
+    /// late once, as on a crowded machine, changes how often a place is reached before. `job` says whether it was, and hears which try is the
+    /// last one.
+    pub(crate) fn in_tries(&self, what: &str, mut job: impl FnMut(bool) -> bool) {
+        for left in (0..3).rev() {
+            let there = job(left == 0);
+            self.restore(what);
+            self.as_it_was(what);
+            if there {
+                break;
+            }
+        }
+    }
+
     /// Everything of both is as it was, on the host and in the guests.
     pub(crate) fn as_it_was(&self, what: &str) {
         self.let_go(what);

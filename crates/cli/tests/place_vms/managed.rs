@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::manage_support::{Daemon, corefit, until};
+use crate::manage_support::{Daemon, PATIENCE, corefit, until};
 use crate::vm_support::{Vms, or_skipped, stripped};
-use crate::{CONFIG, PATIENCE, alone, json, of, pcpus, stacked, waiting_for_each_other};
+use crate::{CONFIG, alone, json, of, pcpus, stacked, waiting_for_each_other};
 
 #[test]
 fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_daemon() {
