@@ -68,6 +68,11 @@ impl Held {
     /// Changes settings: all of them, or none.
     pub(crate) fn change(&mut self, actions: &[Action]) -> Result<()> {
         let snapshot = self.machine.observe()?;
+        // What it carries is not known.
+        let missed = actions.iter().find(|action| snapshot.may_lack(&action.name));
+        if let (Some(action), Some(text)) = (missed, unread(&snapshot)) {
+            bail!("{}: {}: nothing is changed: {text}", action.name, action.lever);
+        }
         // It may be of a VM that could not be read when this began.
         for what in self.keeper.adopt(&mut *self.machine, &snapshot) {
             tell!("corefit: {}", crate::printable::text(&what));

@@ -240,11 +240,12 @@ impl LibvirtMachine {
     /// nothing there.
     ///
     /// # Errors
-    /// If its process is seen, but not that, which may pass: without it nobody knows whether the limit is ours.
+    /// If its process is seen, but not that, or the latest look missed some VM, which may pass: without it nobody knows whether the limit is
+    /// ours.
     fn saved(&mut self, vm: &VmId) -> Result<u64, MachineError> {
         match self.limited_group(vm) {
             Ok((_, limit)) => Ok(limit.burst_us),
-            Err(_) if !self.local.sees(vm) => Ok(0),
+            Err(_) if self.is_elsewhere(vm) => Ok(0),
             Err(error) => Err(unseen(error)),
         }
     }
@@ -262,9 +263,14 @@ impl LibvirtMachine {
             }
             Ok(_) => Ok(()),
             Err(error) if burst_us > 0 => Err(error),
-            Err(_) if !self.local.sees(vm) => Ok(()),
+            Err(_) if self.is_elsewhere(vm) => Ok(()),
             Err(error) => Err(unseen(error)),
         }
+    }
+
+    /// Whether the process of a VM is none of this machine's, or is hidden.
+    fn is_elsewhere(&self, vm: &VmId) -> bool {
+        !self.local.sees(vm) && !self.missed
     }
 }
 
@@ -379,6 +385,11 @@ mod tests {
         let vm = test_vm(&mut machine);
         // Its process is none of this machine's, as on a host elsewhere, or where others' processes are hidden.
         assert_eq!((machine.saved(&vm), machine.save(&vm, 0, |_, _| true)), (Ok(0), Ok(())));
+        // A look that missed some did not look for their processes.
+        machine.missed = true;
+        let unseen = [machine.saved(&vm).err(), machine.save(&vm, 0, |_, _| true).err()];
+        assert!(unseen.iter().all(|error| matches!(error, Some(MachineError::Gone(_)))), "{unseen:?}");
+        machine.missed = false;
         machine.local = Local::with(session::key(&vm).unwrap());
         assert!(matches!(machine.saved(&vm), Err(MachineError::Gone(_))), "{:?}", machine.saved(&vm));
         for burst_us in [0, 1000] {

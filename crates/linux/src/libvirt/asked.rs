@@ -132,8 +132,15 @@ pub(super) fn weight(domain: &Domain<'_>) -> Result<Option<Weight>, Failure> {
             let shares = params.iter().find(|(name, _)| name == "cpu_shares").map(|(_, shares)| *shares);
             Ok(shares.filter(|shares| *shares > 0).map(|shares| Weight(crate::float(shares))))
         }
-        Err(error) if error.kind == Kind::Unsupported => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => unweighed(error),
+    }
+}
+
+/// A domain whose weight its host does not say has none: also where libvirt calls that invalid, as without the controller for it.
+fn unweighed(error: Failure) -> Result<Option<Weight>, Failure> {
+    match error.kind {
+        Kind::Unsupported | Kind::NoDomain => Ok(None),
+        _ => Err(error),
     }
 }
 
@@ -216,6 +223,13 @@ mod tests {
         assert_eq!(pcpus[1].siblings, "2-3".parse().ok());
         let error = topology("<capabilities><cell>\n<cpus><cpu/></cpus></cell></capabilities>").unwrap_err();
         assert!(error.starts_with("capabilities, line 2: <cpu>"), "{error}");
+    }
+
+    #[test]
+    fn a_domain_whose_weight_nobody_says_is_there_all_the_same() {
+        let of = |kind| unweighed(Failure { kind, text: "no".into() }).map_err(|error| error.kind);
+        assert_eq!([Kind::Unsupported, Kind::NoDomain].map(of), [Ok(None), Ok(None)]);
+        assert_eq!(of(Kind::Late), Err(Kind::Late));
     }
 
     #[test]

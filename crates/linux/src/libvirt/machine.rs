@@ -54,6 +54,8 @@ pub(super) struct LibvirtMachine {
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
     pub(super) local: Local,
+    /// Whether the latest look missed VMs, whose processes may be here.
+    pub(super) missed: bool,
     pub(super) hand: Hand,
     /// pCPUs of the host when it was looked at last.
     pub(super) pcpus: Pcpus,
@@ -76,6 +78,7 @@ impl LibvirtMachine {
             agents,
             host: None,
             local: Local::default(),
+            missed: false,
             hand: Hand::new(uri),
             pcpus: Pcpus::default(),
             options,
@@ -172,7 +175,8 @@ impl LibvirtMachine {
         let until = Instant::now() + left / share;
         if let Some((since, answer)) = self.pending.take() {
             match worker::wait(&answer, until) {
-                Ok(_) => {}
+                Ok(Ok(look)) => self.remember(&look),
+                Ok(Err(_)) => {}
                 Err(NoAnswer::Ended) => self.worker = None,
                 Err(NoAnswer::Late) => {
                     self.pending = Some((since, answer));
@@ -200,7 +204,7 @@ impl LibvirtMachine {
         let Ok(answer) = worker.ask(job) else { return Err(Some(self.ended())) };
         match worker::wait(&answer, until) {
             Ok(Ok(look)) => {
-                self.last = look.local.then(|| (look.vms.clone(), look.unread.clone()));
+                self.remember(&look);
                 Ok(look)
             }
             Ok(Err(error)) => Err(Some(error)),
@@ -210,6 +214,11 @@ impl LibvirtMachine {
                 self.fall_back(deadline)
             }
         }
+    }
+
+    /// What later looks fall back on. One that came late is newer than what there was.
+    fn remember(&mut self, look: &Look) {
+        self.last = look.local.then(|| (look.vms.clone(), look.unread.clone()));
     }
 
     /// While a domain starts or ends, libvirtd makes those wait who ask for any. If it answers
@@ -466,6 +475,7 @@ impl Machine for LibvirtMachine {
         let here: BTreeSet<&VmId> = vms.iter().map(|(_, vm)| &vm.id).collect();
         // Who is only missed is as he was.
         let lacks = snapshot.may_lack_vms();
+        self.missed = look.local && lacks;
         self.hand.retain(|id| lacks || here.contains(id));
         let seen: BTreeMap<&Key, &Seen> = look.vms.iter().map(|seen| (&seen.key, seen)).collect();
         for (key, vm) in &mut vms {
@@ -575,9 +585,20 @@ mod tests {
         machine.last = Some((Vec::new(), vec![unread]));
         let (_unanswered, answer) = std::sync::mpsc::channel();
         machine.pending = Some((Instant::now(), answer));
-        let look = machine.fall_back(Instant::now() + Duration::from_secs(60)).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let look = machine.fall_back(until).unwrap();
         let snapshot = Snapshot { unread: look.unread, ..Snapshot::default() };
         assert!(snapshot.may_lack("a") && snapshot.may_lack_vms());
+        // All were read by a look that was late, and the next one is as late.
+        let (answered, answer) = std::sync::mpsc::channel();
+        answered.send(Ok(Look { local: true, ..Look::default() })).unwrap();
+        machine.pending = Some((Instant::now(), answer));
+        machine.worker = machine.crew.start("libvirt", || Some(Err(MachineError::Gone("none".into()))));
+        let (begins, begun) = std::sync::mpsc::channel::<()>();
+        let busy = machine.worker.as_ref().unwrap().ask(move |_| drop(begun.recv()));
+        let look = machine.look_once(Instant::now() + Duration::from_secs(2)).unwrap();
+        assert!(look.unread.is_empty(), "{:?}", look.unread);
+        drop((begins, busy));
     }
 
     #[test]

@@ -127,8 +127,8 @@ impl Session {
         })
     }
 
-    /// What the host has now. Definitions are asked for until `until`, and none of `skip`; domains
-    /// without one are named as unread.
+    /// What the host has now. Definitions are asked for until `until`, one at least, and none of `skip`;
+    /// domains without one are named as unread.
     pub(super) fn look(&mut self, until: Instant, skip: &BTreeSet<String>) -> Result<Look, Failure> {
         let mut look = Look { local: self.local, ..Look::default() };
         let connection = self.connection.clone();
@@ -150,8 +150,16 @@ impl Session {
         self.known.retain(|key, _| present.contains(key));
         let changed = self.changed.take();
         let due = self.due(&domains, skip, &changed);
-        for (key, domain) in &domains {
-            if due.contains(key) && Instant::now() < until {
+        let mut turns: Vec<(Option<Instant>, &Key, &Domain<'_>)> = domains
+            .iter()
+            .map(|(key, domain)| (self.known.get(key).map(|known| known.read), key, *domain))
+            .collect();
+        // First those of which nothing is known, then who was asked about longest ago.
+        turns.sort_by_key(|(read, ..)| *read);
+        let mut asked = false;
+        for (_, key, domain) in turns {
+            if due.contains(key) && (!asked || Instant::now() < until) {
+                asked = true;
                 *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.0.clone());
                 let version = self.known.get(key).map_or(0, |known| known.version) + 1;
                 // Its QEMU is looked for again: while it moves between two libvirtds of this machine, the other
@@ -288,10 +296,43 @@ mod tests {
         };
         let (uuid, first) = look(60, &BTreeSet::new());
         changed.add(uuid.clone());
-        assert_eq!(look(0, &BTreeSet::new()).1, first, "there was no time");
         assert_eq!(look(60, &[uuid.clone()].into()).1, first, "it was not to be asked");
         assert_eq!(look(60, &BTreeSet::new()).1, first + 1);
         assert_eq!(look(60, &BTreeSet::new()).1, first + 1, "it is known now");
+    }
+
+    #[test]
+    fn a_look_without_time_asks_about_one_who_was_asked_about_longest_ago() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let domain = |n: u32| {
+            format!(
+                "<domain type='test'><name>vm{n}</name><uuid>00000000-0000-4000-8000-00000000000{n}</uuid>\
+                 <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
+            )
+        };
+        let domains: String = (1..=3).map(domain).collect();
+        std::fs::write(file.path(), format!("<node>{domains}</node>")).unwrap();
+        let uri = format!("test://{}", file.path().display());
+        let changed = Changed::default();
+        let mut session = Session::open(&uri, 4, Subject::default(), changed.clone()).unwrap();
+        let mut look = || {
+            let look = session.look(Instant::now(), &BTreeSet::new()).unwrap();
+            let versions: Vec<u64> = look.vms.iter().map(|seen| seen.version).collect();
+            (look.vms.into_iter().map(|seen| seen.key.0).collect::<Vec<_>>(), versions, look.unread.len())
+        };
+        for known in 1..=3 {
+            let (uuids, _, unread) = look();
+            assert_eq!((uuids.len(), unread), (known, 3 - known));
+        }
+        let (uuids, ..) = look();
+        // One of them changes all the time.
+        for number in 1..=6 {
+            let changes = if number == 1 { &uuids[..] } else { &uuids[..1] };
+            changes.iter().for_each(|uuid| changed.add(uuid.clone()));
+            look();
+        }
+        let (_, versions, _) = look();
+        assert!(versions.iter().all(|version| *version > 1), "{versions:?}");
     }
 
     #[test]

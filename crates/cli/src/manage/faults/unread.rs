@@ -70,11 +70,16 @@ fn what_a_vm_brought_that_is_read_late_is_not_taken_for_what_was_before() {
     let dir = directory();
     let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
     let mut held = Held::on(Box::new(machine.clone()), journal).unwrap();
-    machine.0.borrow_mut().missed.clear();
     let vm = machine.0.borrow().id(1);
     let why = Why::Available { available: Cpus(1.0) };
     let (name, lever, to) = ("vm1".into(), Lever::Weight, weighing(300));
-    held.change(&[Action { vm, name, lever, from: None, to, why }]).unwrap();
+    let actions = [Action { vm, name, lever, from: None, to, why }];
+    let before = machine.0.borrow_mut().truth(1, Lever::Weight);
+    let refused = held.change(&actions).unwrap_err().to_string();
+    assert!(refused.contains("nothing is changed: VM \"vm1\" could not be read"), "{refused}");
+    assert_eq!(machine.0.borrow_mut().truth(1, Lever::Weight), before);
+    machine.0.borrow_mut().missed.clear();
+    held.change(&actions).unwrap();
     assert_eq!(machine.0.borrow_mut().truth(1, Lever::Weight), weighing(300));
     drop(held);
     check(&mut machine.0.borrow_mut(), &expected).unwrap();
