@@ -23,7 +23,7 @@ domain_xml() {
         cpu+='</numa>'
     fi
     [[ $bare == yes ]] || boot="<kernel>$3</kernel><initrd>$2</initrd>
-    <cmdline>console=ttyS0 quiet panic=-1 no_timer_check mitigations=off cryptomgr.notests$clock testvm.name=$1 testvm.agent=$agent testvm.busy=$busy</cmdline>"
+    <cmdline>console=ttyS0 panic=-1 no_timer_check mitigations=off cryptomgr.notests$clock testvm.name=$1 testvm.agent=$agent testvm.busy=$busy</cmdline>"
     cat <<XML
 <domain type='qemu'>
   <name>$1</name>
