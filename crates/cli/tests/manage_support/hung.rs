@@ -14,7 +14,7 @@ fn pings(vms: &Vms, name: &str) -> bool {
 /// The agent of a guest hangs for so long, from what is returned on or a little later.
 fn hang(scene: &Scene<'_>, seconds: u32) -> Instant {
     let Scene { vms, guest, .. } = scene;
-    let hang = format!("killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
+    let hang = format!("answered; killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
     let hangs = Instant::now();
     vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
     until("its agent hangs", || !pings(vms, guest.name));
