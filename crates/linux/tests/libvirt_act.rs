@@ -11,8 +11,14 @@ use corefit_core::{CpuSet, Cpus, Weight};
 use rustix::process::Pid;
 use vm_support::{Vms, or_skipped};
 
-/// Longest that a change may take, of a VM that does not answer.
-const PATIENCE: Duration = Duration::from_secs(6);
+/// Longest that changes may take of a VM that does not answer, on a busy machine: what must not be is that they wait for it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A guest that was late is left alone for a while, longer each time.
+const LATE: Duration = Duration::from_secs(120);
+
+/// In a guest: its agent hangs until the host sends it an NMI, which does not take an agent.
+const HANG: &str = "nmis() { grep NMI: /proc/interrupts; }; before=$(nmis); answered; killall -STOP qemu-ga; \
+                    while [ \"$(nmis)\" = \"$before\" ]; do sleep 0.2; done; killall -CONT qemu-ga";
 
 fn vm<'a>(snapshot: &'a Snapshot, name: &str) -> &'a VmState {
     snapshot.vms.iter().find(|vm| vm.name == name).unwrap_or_else(|| panic!("no VM {name}"))
@@ -22,24 +28,21 @@ fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
 }
 
-/// What a call for a lever gives. A guest on a crowded machine may answer late: then it is asked again.
+/// What a call gives. A guest on a crowded machine may answer late, and libvirtd as well: then it is asked again.
 fn answer<T>(
     machine: &mut dyn Act,
-    lever: Lever,
+    what: impl std::fmt::Display,
     call: impl Fn(&mut dyn Act) -> Result<T, MachineError>,
 ) -> T {
     let begun = Instant::now();
     loop {
         match call(machine) {
             // (What was given up may be done later, between a look and a change.)
-            Err(MachineError::Gone(_) | MachineError::Untried(_))
-                if matches!(lever, Lever::Online | Lever::Told)
-                    && begun.elapsed() < Duration::from_secs(60) =>
-            {
+            Err(MachineError::Gone(_) | MachineError::Untried(_)) if begun.elapsed() < LATE => {
                 std::thread::sleep(Duration::from_millis(200));
                 machine.ask_again();
             }
-            answer => return answer.unwrap_or_else(|error| panic!("{lever}: {error}")),
+            answer => return answer.unwrap_or_else(|error| panic!("{what}: {error}")),
         }
     }
 }
@@ -99,27 +102,27 @@ fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
         assert_eq!(done(machine, &id, Lever::Told, Value::Told(told)), Value::Told(told));
     }
 
-    let original = machine.current(&id, Lever::Weight).unwrap();
+    let original = current(machine, &id, Lever::Weight);
     let weight = Value::Weight(Weight(3000.0));
     assert_eq!(done(machine, &id, Lever::Weight, weight.clone()), weight);
     assert_eq!(vm(&vms.look(machine), name).weight, Some(Weight(3000.0)));
     assert_eq!(done(machine, &id, Lever::Weight, original.clone()), original);
 
     for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
-        let original = machine.current(&id, lever).unwrap();
+        let original = current(machine, &id, lever);
         assert!(matches!(original, Value::Limit(Limit { quota_us: None, .. })), "{original:?}");
         let limit = Value::Limit(Limit { quota_us: Some(60_000), period_us: 120_000, burst_us: 0 });
         assert_eq!(done(machine, &id, lever, limit.clone()), limit, "{lever}");
         assert_eq!(done(machine, &id, lever, original.clone()), original, "{lever}");
     }
 
-    let original = machine.current(&id, Lever::Affinity(2)).unwrap();
+    let original = current(machine, &id, Lever::Affinity(2));
     assert_eq!(done(machine, &id, Lever::Affinity(2), Value::Pcpus(set("1"))), Value::Pcpus(set("1")));
     assert_eq!(vm(&vms.look(machine), name).vcpus[2].affinity, Some(set("1")));
     assert_eq!(done(machine, &id, Lever::Affinity(2), original.clone()), original);
     // As if pCPU 1 were offline: it leaves the mask of the thread, the pin stays.
     only_on_pcpu_0(vcpu_thread(name, 2));
-    assert_eq!(machine.current(&id, Lever::Affinity(2)), Ok(original.clone()));
+    assert_eq!(current(machine, &id, Lever::Affinity(2)), original);
     assert_eq!(done(machine, &id, Lever::Affinity(2), original.clone()), original);
 
     let after = vms.look(machine);
@@ -135,25 +138,20 @@ fn an_agent_that_hangs_or_is_gone_keeps_nobody_waiting_and_is_asked_again_later(
     let Some(vms) = or_skipped("an_agent_that_hangs", Vms::up(1, &options)) else { return };
     let (name, mut machine) = (&vms.names[0], vms.machine());
     let id = vm(&vms.look(machine.as_mut()), name).id.clone();
-    vms.testvm(&[
-        "exec",
-        "--detach",
-        name,
-        "--",
-        "sh",
-        "-c",
-        "killall -STOP qemu-ga; sleep 15; killall -CONT qemu-ga",
-    ]);
+    vms.testvm(&["exec", "--detach", name, "--", "sh", "-c", HANG]);
     let begun = Instant::now();
     while machine.current(&id, Lever::Told).is_ok() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it never stopped");
+        assert!(begun.elapsed() < LATE, "it never stopped");
     }
-    // It may have the file open for good.
-    let asked_again = machine.current(&id, Lever::Told);
-    assert!(
-        matches!(&asked_again, Err(MachineError::Gone(why)) if why.contains("asked for none for a while")),
-        "{asked_again:?}"
-    );
+    // It may have the file open for good. (The first that was late may have been libvirtd, and a while ends.)
+    loop {
+        let asked_again = machine.current(&id, Lever::Told);
+        let Err(MachineError::Gone(why)) = &asked_again else { panic!("{asked_again:?}") };
+        if why.contains("asked for none for a while") {
+            break;
+        }
+        assert!(begun.elapsed() < LATE, "{asked_again:?}");
+    }
     let begun = Instant::now();
     let refused = machine.set(&id, Lever::Online, &Value::Vcpus(set("0")));
     assert!(matches!(refused, Err(MachineError::Gone(_))), "{refused:?}");
@@ -166,22 +164,25 @@ fn an_agent_that_hangs_or_is_gone_keeps_nobody_waiting_and_is_asked_again_later(
         (Lever::Affinity(1), Value::Pcpus(set("0"))),
         (Lever::Quota, Value::Limit(Limit { quota_us: Some(60_000), period_us: 120_000, burst_us: 0 })),
     ] {
-        let original = machine.current(&id, lever).unwrap_or_else(|error| panic!("{lever}: {error}"));
+        let original = current(machine, &id, lever);
         assert_eq!(done(machine, &id, lever, value.clone()), value);
         assert_eq!(done(machine, &id, lever, original.clone()), original);
     }
-    assert_eq!(machine.keep(&id, Some("{}")), Ok(()));
-    assert_eq!(machine.keep(&id, None), Ok(()));
+    for note in [Some("{}"), None] {
+        answer(machine, "a note", |machine| machine.keep(&id, note));
+    }
     assert!(begun.elapsed() < PATIENCE, "it took {:?}", begun.elapsed());
+    vms.virsh(&["inject-nmi", name]);
     let begun = Instant::now();
     while machine.current(&id, Lever::Online).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(90), "it is never asked again");
+        assert!(begun.elapsed() < 3 * LATE, "it is never asked again");
         std::thread::sleep(Duration::from_millis(200));
     }
-    vms.testvm(&["exec", "--detach", name, "--", "killall", "-9", "qemu-ga"]);
+    let gone = "answered; sleep 1; killall -9 qemu-ga";
+    vms.testvm(&["exec", "--detach", name, "--", "sh", "-c", gone]);
     let begun = Instant::now();
     while machine.current(&id, Lever::Online).is_ok() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody noticed that it is gone");
+        assert!(begun.elapsed() < LATE, "nobody noticed that it is gone");
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use corefit_core::machine::{Act, Snapshot};
 use corefit_linux::libvirt::{Options, open};
 
-/// Longest that a look may take.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest that a look may take: longer than a libvirtd gets no CPU on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// VMs that end with this process.
 pub(crate) struct Vms {
@@ -46,6 +46,11 @@ fn testvm_of(state: Option<&Path>, arguments: &[&str]) -> Output {
     Command::new(script).args(arguments).envs(state).output().unwrap()
 }
 
+/// Whether libvirtd was asked for what a look shows.
+pub(crate) fn is_of_now(snapshot: &Snapshot) -> bool {
+    !snapshot.notes.iter().any(|note| note.contains("is what it said before that"))
+}
+
 impl Vms {
     /// Starts so many; `Err` says why that is impossible here.
     pub(crate) fn up(count: usize, options: &[&str]) -> Result<Vms, String> {
@@ -59,7 +64,7 @@ impl Vms {
         let mut output = testvm_of(state, &arguments);
         let late = ["did not answer within", "did not boot within"];
         if late.iter().any(|late| String::from_utf8_lossy(&output.stderr).contains(late)) {
-            // Seen twice, once beside four compilers, once without a line of its kernel: a guest that is not up after two
+            // Seen twice, once beside four compilers, once without a line of its kernel: a guest that was not up after two
             // minutes. `testvm` took it away.
             _ = writeln!(std::io::stderr(), "testvm {arguments:?}: not up in time, once more");
             output = testvm_of(state, &arguments);
@@ -89,19 +94,26 @@ impl Vms {
     }
 
     pub(crate) fn machine(&self) -> Box<dyn Act> {
-        open(&self.uri, Options { timeout: TIMEOUT, guests: Some(Duration::from_millis(500)) })
+        self.machine_within(TIMEOUT)
     }
 
-    /// A look that shows all of them. While another test's VM starts, libvirtd makes those wait who ask for any,
-    /// and a first look has nothing to fall back on: it names those that it could not ask for, which is right.
+    /// The same, whose looks take no longer than that.
+    pub(crate) fn machine_within(&self, timeout: Duration) -> Box<dyn Act> {
+        open(&self.uri, Options { timeout, guests: Some(Duration::from_millis(500)) })
+    }
+
+    /// A look that shows all of them as they are now. While another test's VM starts, libvirtd makes those wait who ask for any:
+    /// a look falls back on the one before, and a first one, which cannot, names those that it could not ask for. Both is right.
     pub(crate) fn look(&self, machine: &mut dyn Act) -> Snapshot {
         let begun = Instant::now();
+        let all = |snapshot: &Snapshot| {
+            self.names.iter().all(|name| snapshot.vms.iter().any(|vm| vm.name == *name))
+        };
         loop {
             let snapshot = machine.observe();
             match &snapshot {
-                Ok(snapshot)
-                    if self.names.iter().all(|name| snapshot.vms.iter().any(|vm| vm.name == *name)) => {}
-                _ if begun.elapsed() < Duration::from_secs(20) => continue,
+                Ok(snapshot) if all(snapshot) && is_of_now(snapshot) => {}
+                _ if begun.elapsed() < Duration::from_secs(120) => continue,
                 seen => panic!("not all of {:?} are seen: {seen:#?}", self.names),
             }
             return snapshot.unwrap();
@@ -135,17 +147,9 @@ impl Vms {
         assert!(output.status.success(), "virsh {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// What a command in a guest prints; it has to succeed. A libvirtd that has just started does not know the agents yet.
+    /// What a command in a guest prints; it has to succeed.
     pub(crate) fn guest(&self, name: &str, command: &str) -> String {
-        let begun = Instant::now();
-        let output = loop {
-            let output = self.call(&["exec", name, "--", "sh", "-c", command]);
-            let early = String::from_utf8_lossy(&output.stderr).contains("Guest agent not available for now");
-            if !early || begun.elapsed() > Duration::from_secs(20) {
-                break output;
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        };
+        let output = self.call(&["exec", name, "--", "sh", "-c", command]);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{command}: {out}{err}");
         out.into_owned()
