@@ -349,7 +349,7 @@ struct Cleaner(Child);
 impl Cleaner {
     fn of(dir: &Path) -> Result<Cleaner, String> {
         // Its own session: what is sent to the test's process group does not reach it.
-        let script = "cat >/dev/null; for i in $(seq 100); do \
+        let script = "cat >/dev/null; for i in $(seq 2000); do \
             [ -d \"$0\" ] || exit 0; find \"$0\" -depth -type d -exec rmdir {} \\; 2>/dev/null; sleep 0.05; done";
         let mut command = Command::new("setsid");
         command.args(["sh", "-c", script]).arg(dir).stdin(Stdio::piped()).stdout(Stdio::null());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -151,13 +151,14 @@ pub(crate) fn members(dir: &Path) -> Vec<String> {
 }
 
 pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..6000 {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(300) {
         if condition() {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("not within 30 s: {what}");
+    panic!("not within 300 s: {what}");
 }
 
 /// One test at a time, for they would weigh against each other; also of other runs of tests, for one daemon at a time changes
