@@ -123,7 +123,7 @@ impl Weighing {
             self.vms = BTreeMap::new();
             return Vec::new();
         }
-        self.settle(seen);
+        self.settle(seen, policy);
         let id = |granted: &Granted<'_>| &seen.vms[granted.number].seen.id;
         let mut targets = BTreeMap::new();
         let mut calm: BTreeSet<&VmId> = granted.iter().map(id).collect();
@@ -210,7 +210,7 @@ impl Weighing {
     }
 
     /// Whose the weights are: what is not as we made it is somebody else's, and what we begin with.
-    fn settle(&mut self, seen: &HostEstimate) {
+    fn settle(&mut self, seen: &HostEstimate, policy: &Policy) {
         let may_have = seen.may_have();
         self.vms.retain(|id, _| may_have(id));
         for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm) {
@@ -226,6 +226,10 @@ impl Weighing {
                 less: None,
                 enough: None,
             });
+            // That of one that is excluded was put back: what we made it is anybody's from then on.
+            if same(known.base, now) && policy.of(&vm.seen.name).exclude == Some(true) {
+                (known.wrote, known.late, known.held) = (None, None, None);
+            }
             if known.late.take_if(|late| same(*late, now)).is_some() {
                 known.wrote = Some(now);
             }
