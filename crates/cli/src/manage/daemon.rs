@@ -29,6 +29,8 @@ use went::{Late, say_ended, say_late, under_way, unseen};
 
 use super::config::Config;
 use super::failpoint::reach;
+#[cfg(test)]
+use super::journal::Entry;
 use super::keeper::heed;
 use super::log::{self, Level, log};
 use super::status::{self, Board};
@@ -409,6 +411,16 @@ impl Daemon<'_> {
     pub(super) fn runs_on(&mut self, kernel: Root) {
         assert!(self.kernel.is_none(), "this one's has nothing to do with a simulated host");
         self.kernel = Some(kernel);
+    }
+
+    /// A step may take so long, whatever the configuration says.
+    pub(super) fn may_take(&mut self, budget: Duration) {
+        self.keeper.iter_mut().for_each(|keeper| keeper.may_take(budget));
+    }
+
+    /// Settings that are changed now.
+    pub(super) fn entries(&self) -> &[Entry] {
+        self.keeper.as_ref().map_or(&[], Keeper::entries)
     }
 
     /// Whether it has said that a change of a setting failed, and would not say it again.

@@ -15,23 +15,29 @@ mod stories;
 mod synced;
 mod theirs;
 mod unread;
+mod watch;
 mod whole;
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Outcome, Why};
-use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Value, VmId};
+use corefit_core::machine::{
+    Act, Lever, LeverKind, Limit, Machine, MachineError, SLICE_MARK_NS, Value, VmId,
+};
 use corefit_core::{CpuSet, Cpus, Random, Time, Weight};
 use corefit_sim::{Scenario, Sim, SimMachine};
 
 use self::faulty::Faulty;
+use self::watch::Watch;
 use super::failpoint::testing::until_killed;
 use super::{Boot, Journal, Keeper};
 
 const SEQUENCES: u64 = 1000;
 const EVENTS: u32 = 25;
+const LONG: Duration = Duration::from_secs(60);
 /// VMs that plans are about; one more is nobody's business.
 const MANAGED: u32 = 3;
 const VCPUS: u32 = 4;
@@ -60,6 +66,15 @@ fn levers(vm: u32) -> Vec<Lever> {
     all.into_iter().filter(|lever| *lever != Lever::Told || vm == 0).collect()
 }
 
+/// All settings that a plan could be about.
+fn all_levers(vm: u32) -> Vec<Lever> {
+    let mut levers = levers(vm);
+    for vcpu in [0, 2, 3] {
+        levers.extend([Lever::VcpuQuota(vcpu), Lever::Affinity(vcpu), Lever::Slice(vcpu)]);
+    }
+    levers
+}
+
 fn limit(quota_us: u32) -> Value {
     Value::Limit(Limit { quota_us: Some(quota_us.into()), period_us: 100_000, burst_us: 0 })
 }
@@ -67,7 +82,7 @@ fn limit(quota_us: u32) -> Value {
 /// Quota, period and burst, as shaping changes them.
 fn shaped(random: &mut Random) -> Value {
     let (quota_us, longer) = (10_000 + random.below(5_u32) * 10_000, 1 + random.below(3_u32));
-    let burst_us = quota_us / (1 + random.below(3));
+    let burst_us = quota_us.checked_div(random.below(4)).unwrap_or(0);
     Value::Limit(Limit {
         quota_us: Some((quota_us * longer).into()),
         period_us: (100_000 * longer).into(),
@@ -113,14 +128,17 @@ struct Story {
     expected: Expected,
     /// VMs that are not to be changed any more.
     released: BTreeSet<u32>,
+    watch: Watch,
+    /// How long a batch may take.
+    budget: Duration,
     now: Time,
 }
 
 impl Story {
     fn new(dir: &Path, machine: Faulty) -> Story {
-        let (keeper, refused, expected, released) = Default::default();
-        let now = Time(1 << 40);
-        let mut story = Story { dir: dir.into(), machine, keeper, refused, expected, released, now };
+        let (keeper, refused, expected, released, watch) = Default::default();
+        let (dir, budget, now) = (dir.into(), LONG, Time(1 << 40));
+        let mut story = Story { dir, machine, keeper, refused, expected, released, watch, budget, now };
         for vm in 0..=MANAGED {
             for lever in levers(vm) {
                 let value = story.machine.truth(vm, lever);
@@ -136,10 +154,10 @@ impl Story {
         if self.keeper.is_some() {
             return;
         }
-        let (dir, machine) = (self.dir.clone(), &mut self.machine);
+        let (dir, machine, budget) = (self.dir.clone(), &mut self.machine, self.budget);
         let started = until_killed(kill, move || {
             let journal = Journal::open(&dir, "faulty", &Boot::named("boot"))?;
-            let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+            let mut keeper = Keeper::new(journal, budget);
             if let Ok(snapshot) = machine.observe() {
                 keeper.restore(machine, &snapshot);
             }
@@ -166,7 +184,7 @@ impl Story {
                 let planned = |a: &&Action| !missed(&a.vm) && !released.contains(&a.vm);
                 let actions: Vec<Action> = actions.iter().filter(planned).cloned().collect();
                 keeper.apply(machine, &actions, now);
-                keeper.tell_again(machine, now, |_| true);
+                keeper.tell_again(machine, now, |vm| !released.contains(vm));
             }
             keeper
         });
@@ -180,11 +198,22 @@ impl Story {
     fn plan(&self, random: &mut Random) -> Vec<Action> {
         let mut one = || {
             let vm = random.below(MANAGED);
-            let lever = random.of(&levers(vm));
+            let any = (vm, random.of(&levers(vm)));
+            // Also what somebody else has changed, or is about to.
+            let his = match random.below(8) {
+                0 | 1 => self.watch.standing(random),
+                2 | 3 => self.machine.soon_made.as_ref().map(|(_, place, _)| *place),
+                _ => None,
+            };
+            let (vm, lever) = his.filter(|(vm, _)| *vm < MANAGED).unwrap_or(any);
             let to = wanted(random, lever);
             self.action(vm, lever, to)
         };
-        (0..4).map(|_| one()).collect()
+        let mut plan: Vec<Action> = (0..4).map(|_| one()).collect();
+        // Each setting once, as controllers plan.
+        let mut planned = BTreeSet::new();
+        plan.retain(|action| planned.insert((action.vm.clone(), action.lever)));
+        plan
     }
 
     fn action(&self, vm: u32, lever: Lever, to: Value) -> Action {
@@ -192,32 +221,48 @@ impl Story {
         Action { vm: self.machine.id(vm), name: format!("vm{vm}"), lever, from: None, to, why }
     }
 
-    fn event(&mut self, random: &mut Random, count: u32) {
+    fn event(&mut self, random: &mut Random, count: u32) -> Result<(), String> {
         let vm = random.below(MANAGED);
-        match random.below(16) {
+        match random.below(18) {
             0 => self.keeper = None,
             1 => self.now = Time(random.below(1_u64 << 30) << 12),
             2 => drop(self.released.insert(vm)),
-            3 => drop(self.released.remove(&vm)),
-            4 => administrator(&mut self.machine, &mut self.expected, random, count),
-            5 => disk(&self.dir, random.below(2) == 0),
+            3 => {
+                self.released.remove(&vm);
+                self.watch.begins_anew(vm);
+            }
+            4 | 5 => administrator(&mut self.machine, &self.expected, random, count),
+            6 => disk(&self.dir, random.below(3) == 0),
+            7 => self.may_take(random.of(&[Duration::ZERO, LONG, LONG])),
             _ => self.machine.befallen(random, vm),
         }
-        let kill = (random.below(4) == 0).then(|| random.below(12));
-        self.start(kill);
+        if self.keeper.is_none() {
+            self.watch.ended(&mut self.machine, &mut self.expected);
+            self.start(kill(random, 4));
+            self.watch.put_back(&mut self.machine, &mut self.expected)?;
+        }
         let mut plan = self.plan(random);
         // Nothing is decided that is so already.
         plan.retain(|action| !self.machine.is(&action.vm, action.lever, &action.to));
-        let kill = (random.below(4) == 0).then(|| random.below(24));
-        self.step(&plan, kill);
+        self.step(&plan, kill(random, 4));
+        let entries = self.keeper.as_ref().map(Keeper::entries);
+        let hindered = is_full(&self.dir) || self.budget.is_zero();
+        self.watch.stepped(&mut self.machine, &mut self.expected, &self.released, entries, hindered)?;
         self.now = self.now + Duration::from_millis(700);
         self.machine.pass(Duration::from_millis(1)).unwrap();
+        Ok(())
+    }
+
+    fn may_take(&mut self, budget: Duration) {
+        self.budget = budget;
+        self.keeper.iter_mut().for_each(|keeper| keeper.may_take(budget));
     }
 
     /// All is well again, and the daemon ends.
     fn end(&mut self) {
         self.machine.heal();
         disk(&self.dir, false);
+        self.may_take(LONG);
         self.start(None);
         let mut keeper =
             self.keeper.take().unwrap_or_else(|| panic!("no daemon starts any more: {:?}", self.refused));
@@ -232,18 +277,44 @@ impl Story {
     }
 }
 
-/// An administrator changes something.
-fn administrator(machine: &mut Faulty, expected: &mut Expected, random: &mut Random, count: u32) {
+/// Killed at one of so many places, once in so many times: often soon, for later ones are not reached in each step.
+fn kill(random: &mut Random, times: u32) -> Option<u32> {
+    let places = random.of(&[10, 40, 160]);
+    let place = random.below(places);
+    (random.below(times) == 0).then_some(place)
+}
+
+/// An administrator changes something, or is going to in the middle of a batch.
+fn administrator(machine: &mut Faulty, expected: &Expected, random: &mut Random, count: u32) {
     let vm = random.below(MANAGED + 1);
-    let lever = random.of(&levers(vm));
-    // Now and then what it was, if that is what corefit found.
-    let first = Some(machine.first(vm, lever))
-        .filter(|first| random.below(3) == 0 && expected.get(&(vm, lever)) == Some(first));
-    let value = first.or_else(|| administrators(count, lever));
+    // Mostly what corefit has changed.
+    let any = (vm, random.of(&levers(vm)));
+    let place = machine.written.changed(random).filter(|_| random.below(4) > 0).unwrap_or(any);
+    let ((vm, lever), first) = (place, machine.first(place.0, place.1));
+    let other = match administrators(count, lever) {
+        // On one of two pCPUs, or both.
+        None if lever.kind() == LeverKind::Affinity => {
+            let pin = Value::Pcpus(random.of(&["0", "1", "0-1"]).parse().unwrap());
+            Some(pin).filter(|pin| *pin != first && machine.written.never(place, pin))
+        }
+        other => other,
+    };
+    let value = match random.below(8) {
+        // What it was, if that is what corefit found.
+        0 | 1 if expected.get(&place) == Some(&first) => Some(first),
+        2..5 => machine.written.once(random, place, &expected[&place]).or(other),
+        5 | 6 => {
+            // (A pin may be what is just planned.)
+            let soon =
+                other.filter(|other| *other != expected[&place] && lever.kind() != LeverKind::Affinity);
+            machine.soon_made = soon.map(|other| (random.below(2), place, other));
+            return;
+        }
+        _ => other,
+    };
     // (What somebody writes during a backup may be followed by what corefit asked for, unseen.)
     if let Some(value) = value.filter(|_| !machine.waits(vm, lever)) {
-        machine.write(vm, lever, &value).unwrap();
-        expected.insert((vm, lever), value);
+        machine.make(place, &value, false);
     }
 }
 
@@ -257,6 +328,10 @@ fn disk(dir: &Path, full: bool) {
     } else {
         let _ = std::fs::remove_dir(&beside);
     }
+}
+
+fn is_full(dir: &Path) -> bool {
+    dir.join("journal.new").is_dir()
 }
 
 /// Whether nothing is left of anything that was done.
@@ -286,6 +361,7 @@ fn directory() -> tempfile::TempDir {
 
 #[test]
 fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it() {
+    let (mut stood, mut freed) = (0, 0);
     for seed in 0..SEQUENCES {
         let dir = directory();
         let mut random = Random(seed);
@@ -293,11 +369,14 @@ fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it
         story.machine.mute = true;
         story.start(None);
         for count in 0..EVENTS {
-            story.event(&mut random, count);
+            let event = story.event(&mut random, count);
+            event.unwrap_or_else(|what| panic!("seed {seed}, event {count}: {what}"));
         }
         story.end();
         story.check().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        (stood, freed) = (stood + story.watch.stood, freed + story.watch.freed);
     }
+    assert!(stood >= 1000 && freed >= 1000, "{stood} settings stood, {freed} VMs were left alone");
 }
 
 #[test]

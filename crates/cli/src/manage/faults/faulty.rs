@@ -2,6 +2,8 @@
 //!
 //! It has two levers that the simulation lacks: weights of helper threads and nodes of memory are kept here, and change nothing.
 
+mod answers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +13,12 @@ use corefit_core::machine::{
     Act, Counters, Fixed, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId,
     VmState,
 };
-use corefit_core::{CpuId, CpuSet, Cpus, Time, Unread, Weight, What};
+use corefit_core::{CpuSet, Cpus, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
-use super::{MANAGED, Random, levers};
+use super::written::{Place, Written};
+use super::{MANAGED, Random, all_levers};
 use crate::manage::failpoint::reach;
-use crate::manage::journal::testing::syncs;
 
 /// A machine that things happen to.
 pub(super) struct Faulty {
@@ -33,6 +35,8 @@ pub(super) struct Faulty {
     pub(super) lying: BTreeSet<u32>,
     /// Guests that take one vCPU offline and then fail.
     pub(super) halfway: BTreeSet<u32>,
+    /// VMs of which what is written is done, and the answer is lost.
+    pub(super) losing: BTreeSet<u32>,
     /// Guests that do not answer from the next write on, which is not done yet.
     pub(super) tardy: BTreeSet<u32>,
     /// VMs that libvirtd could not be asked about in time for a look.
@@ -66,6 +70,11 @@ pub(super) struct Faulty {
     pub(super) slow: Duration,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
     pub(super) soon: Option<(u32, Fault, u32)>,
+    /// After it was read so many times somebody makes a setting this.
+    pub(super) soon_made: Option<(u32, Place, Value)>,
+    /// VMs that were made anew, since that was taken last.
+    pub(super) anew: Vec<u32>,
+    pub(super) written: Written,
     /// After so many reads and writes, a signal that ends the daemon arrives; and how many of them came after it.
     pub(super) signal: Option<(u32, Arc<AtomicBool>)>,
     pub(super) after_signal: u32,
@@ -114,6 +123,12 @@ pub(super) enum Fault {
     Resized,
     /// A user of it writes what it is told.
     Told,
+    /// It is destroyed, and another one made with its name: another id, and all as it was at first.
+    Anew,
+    /// Its guest does not answer any more.
+    Hung,
+    /// libvirtd does not answer any more.
+    Deaf,
 }
 
 impl Faulty {
@@ -122,7 +137,7 @@ impl Faulty {
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
-        let (untold, tardy, unheard, signal) = Default::default();
+        let (untold, tardy, unheard, signal, losing, soon_made, anew, written) = Default::default();
         let (busy, queued, slow, writes, own, unplugged, read) = Default::default();
         let mut faulty = Faulty {
             sim,
@@ -133,6 +148,7 @@ impl Faulty {
             unheard,
             lying,
             halfway,
+            losing,
             tardy,
             missed,
             clinging,
@@ -150,6 +166,9 @@ impl Faulty {
             mute: false,
             slow,
             soon,
+            soon_made,
+            anew,
+            written,
             signal,
             after_signal: 0,
             ahead,
@@ -169,7 +188,8 @@ impl Faulty {
             read,
             firsts: BTreeMap::new(),
         };
-        for (vm, lever) in (0..=MANAGED).flat_map(|vm| levers(vm).into_iter().map(move |lever| (vm, lever))) {
+        let all = (0..=MANAGED).flat_map(|vm| all_levers(vm).into_iter().map(move |lever| (vm, lever)));
+        for (vm, lever) in all {
             faulty
                 .read(vm, lever)
                 .into_iter()
@@ -186,19 +206,24 @@ impl Faulty {
     /// Something happens, to a VM or to all.
     pub(super) fn befallen(&mut self, random: &mut Random, vm: u32) {
         let calls = random.below(20);
-        match random.below(13) {
+        match random.below(19) {
             0 => drop(self.hung.insert(vm)),
             1 => drop(self.lying.insert(vm)),
             2 => drop(self.halfway.insert(vm)),
             3 => drop(self.missed.insert(vm)),
             4 => self.deaf = true,
-            5 | 6 => self.heal(),
+            // (It would be so for most of a sequence.)
+            5 | 6 | 17 | 18 => self.heal(),
             7 => self.befall(vm, Fault::Moved),
             8 => self.soon = Some((calls, Fault::Moved, vm)),
             9 if calls < 5 => self.befall(vm, Fault::Gone),
             10 if calls < 5 => self.soon = Some((calls, Fault::Gone, vm)),
             9 => drop(self.clinging.insert(vm)),
             11 => drop(self.busy.insert(vm)),
+            13 => drop(self.losing.insert(vm)),
+            14 => self.soon = Some((calls, Fault::Deaf, vm)),
+            15 => self.soon = Some((calls, Fault::Hung, vm)),
+            16 => self.befall(vm, Fault::Anew),
             // (One that takes no notes and migrates keeps what goes with no real VM, which nobody puts back then.)
             _ => drop(self.denied.insert(vm)),
         }
@@ -211,7 +236,21 @@ impl Faulty {
                 // That waits, too.
                 self.go_on_with(vm);
                 *self.moved.entry(vm).or_insert(0) += 1;
+                self.written.unknown(vm);
             }
+            Fault::Anew => {
+                self.queued.retain(|(of, ..)| *of != vm);
+                self.befall(vm, Fault::Moved);
+                self.gone.remove(&vm);
+                self.kept.remove(&vm);
+                self.read.remove(&vm);
+                for ((_, lever), value) in self.firsts.clone().into_iter().filter(|((of, _), _)| *of == vm) {
+                    self.write(vm, lever, &value).unwrap();
+                }
+                self.anew.push(vm);
+            }
+            Fault::Hung => drop(self.hung.insert(vm)),
+            Fault::Deaf => self.deaf = true,
             Fault::Weighed => self.write(vm, Lever::Weight, &Value::Weight(Weight(4000.0))).unwrap(),
             Fault::Told => self.write(vm, Lever::Told, &Value::Told(Some(Cpus(9.0)))).unwrap(),
             Fault::Resized => self.write(vm, Lever::Online, &Value::Vcpus(CpuSet::first(3))).unwrap(),
@@ -221,7 +260,10 @@ impl Faulty {
     /// A VM that is called; what was to happen soon may happen first.
     fn called(&mut self, id: &VmId) -> Result<u32, MachineError> {
         match self.soon.take() {
-            Some((0, fault, vm)) => self.befall(vm, fault),
+            Some((0, fault, vm)) => {
+                self.written.failed.insert(vm);
+                self.befall(vm, fault);
+            }
             soon => self.soon = soon.map(|(calls, fault, vm)| (calls - 1, fault, vm)),
         }
         self.number(id)
@@ -262,8 +304,39 @@ impl Faulty {
 
     /// Whether what is written waits behind a backup: control groups, threads and agents are not libvirtd's.
     pub(super) fn waits(&self, vm: u32, lever: Lever) -> bool {
-        let by_call = [LeverKind::Weight, LeverKind::Quota, LeverKind::Affinity, LeverKind::Nodes];
-        self.busy.contains(&vm) && by_call.contains(&lever.kind())
+        self.busy.contains(&vm) && by_call(lever)
+    }
+
+    /// An administrator writes it.
+    pub(super) fn make(&mut self, (vm, lever): Place, value: &Value, within: bool) {
+        self.written.hand(self.id(vm), (vm, lever), value, within);
+        self.write(vm, lever, value).unwrap();
+    }
+
+    /// He may do so between any two calls, but for those that follow each other of the same setting: that he cannot be overwritten then
+    /// nobody can promise. (What is put back of one vCPU asks for the quotas of others just before.)
+    fn comes_between(&mut self, place: Option<Place>) {
+        let Some((calls, soon, value)) = self.soon_made.take() else { return };
+        let reads = place == Some(soon);
+        // (What is read after a guest refused, or failed on the way, is taken for what came of that.)
+        let fails =
+            [&self.denied, &self.lying, &self.halfway, &self.losing].iter().any(|of| of.contains(&soon.0));
+        if soon.1 == Lever::Online && fails {
+            return;
+        }
+        let may = !self.written.reads_back(soon) && (reads || soon.1.kind() != LeverKind::VcpuQuota);
+        match calls {
+            0 if may && !self.waits(soon.0, soon.1) => self.make(soon, &value, true),
+            _ => {
+                let calls = calls.saturating_sub(u32::from(reads && may));
+                self.soon_made = Some((calls, soon, value));
+            }
+        }
+    }
+
+    /// Whether it may be for no answer that was missing that a VM is not as it is to be.
+    pub(super) fn hinders(&self, vm: u32) -> bool {
+        self.missed.contains(&vm) || self.queued.iter().any(|(of, ..)| *of == vm)
     }
 
     /// Writes it, whoever does.
@@ -360,9 +433,16 @@ impl Faulty {
 
     pub(super) fn heal(&mut self) {
         (self.deaf, self.hung, self.lying, self.halfway, self.missed) = Default::default();
-        (self.clinging, self.unkeeping, self.denied, self.soon) = Default::default();
+        (self.clinging, self.unkeeping, self.denied, self.soon, self.soon_made) = Default::default();
+        self.losing.clear();
         self.go_on();
     }
+}
+
+/// Whether libvirtd is called for it.
+fn by_call(lever: Lever) -> bool {
+    let by_call = [LeverKind::Weight, LeverKind::Quota, LeverKind::Affinity, LeverKind::Nodes];
+    by_call.contains(&lever.kind())
 }
 
 /// Whether it is time for what happens once, after so many times.
@@ -417,28 +497,10 @@ impl Act for Faulty {
             Lever::VcpuQuota(_) => MachineError::Unsupported("it has no such control group".into()),
             _ => error,
         })?;
-        if matches!(lever, Lever::Online | Lever::Told) {
-            self.asked.push(number);
-        }
-        self.reach(number, lever)?;
-        let silent = self.mute && self.queued.iter().any(|(vm, ..)| *vm == number);
-        if silent && self.waits(number, lever) {
-            return Err(MachineError::Gone("it did not answer just now".into()));
-        }
-        if let Lever::VcpuQuota(vcpu) | Lever::Affinity(vcpu) | Lever::Slice(vcpu) = lever
-            && self.plugging.contains(&number)
-            && matches!(self.read(number, Lever::Online)?, Value::Vcpus(online) if !online.contains(CpuId(vcpu)))
-        {
-            return Err(match lever {
-                Lever::Slice(_) => MachineError::Gone("it has no such thread".into()),
-                _ => MachineError::Unsupported("it has no such control group".into()),
-            });
-        }
-        let value = self.read(number, lever)?;
-        if lever == Lever::Online {
-            self.read.insert(number, value.clone());
-        }
-        Ok(value)
+        self.comes_between(Some((number, lever)));
+        let result = self.answer(number, lever);
+        self.written.read((number, lever), &result);
+        result
     }
 
     fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
@@ -458,60 +520,19 @@ impl Act for Faulty {
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
         self.signalled();
         let number = self.called(vm)?;
-        self.may_write(number, lever)?;
-        self.synced.get_or_insert_with(syncs);
-        std::thread::sleep(self.slow);
-        self.touched.insert(number);
-        if self.waits(number, lever) {
-            self.queued.push((number, lever, value.clone()));
-            return Err(MachineError::Gone("no answer within 4 s".into()));
-        }
-        if lever == Lever::Online && self.tardy.remove(&number) {
-            self.hung.insert(number);
-            return Err(MachineError::Gone("no answer within 4 s".into()));
-        }
-        let now = self.read(number, lever)?;
-        if lever == Lever::Online && self.read.get(&number) != Some(&now) {
-            return Err(MachineError::Untried("others are online than just before".into()));
-        }
-        if lever == Lever::Told && self.untold.contains(&number) {
-            return Err(MachineError::Gone("the write was not answered".into()));
-        }
-        if self.lying.contains(&number) && lever == Lever::Online {
-            return Ok(());
-        }
-        let left = self.unplugged.get(&number);
-        if matches!((value, left), (Value::Vcpus(want), Some(left)) if !want.is_within(left)) {
-            return Err(MachineError::Gone("of its vCPUs somebody else plugged out some".into()));
-        }
-        if self.halfway.contains(&number) && lever == Lever::Online {
-            let Value::Vcpus(have) = self.read(number, lever)? else { unreachable!() };
-            let Value::Vcpus(want) = value else { unreachable!() };
-            let (have, want) = (u32::try_from(have.len()).unwrap(), u32::try_from(want.len()).unwrap());
-            let step = if want < have { have - 1 } else { (have + 1).min(want) };
-            self.write(number, lever, &Value::Vcpus(CpuSet::first(step)))?;
-            return Err(MachineError::Gone("it stopped halfway".into()));
-        }
-        let changes = u32::from(self.read(number, lever)? != *value);
-        *self.writes.entry(lever.kind()).or_insert(0) += changes;
-        match value {
-            Value::Limit(to) => self.write_in_steps(number, lever, *to),
-            value => self.write(number, lever, value),
-        }
+        self.written.asked((number, lever), value);
+        let result = self.make_it(number, lever, value);
+        self.written.answered((number, lever), value, &result);
+        result
     }
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let number = self.called(vm)?;
-        self.may_write(number, Lever::Weight)?;
-        self.touched.insert(number);
-        match text {
-            _ if text.is_some() && self.unkeeping.contains(&number) => {
-                return Err(MachineError::Gone("no answer".into()));
-            }
-            Some(text) => self.kept.insert(number, text.into()),
-            None if self.clinging.contains(&number) => return Err(MachineError::Gone("no answer".into())),
-            None => self.kept.remove(&number),
-        };
-        Ok(())
+        self.comes_between(None);
+        let result = self.carry(number, text);
+        if result.is_err() {
+            self.written.unkept(number);
+        }
+        result
     }
 }

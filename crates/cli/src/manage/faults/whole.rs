@@ -64,17 +64,21 @@ impl Act for Shared {
     }
 }
 
-/// A configuration. Two vCPUs always stay, for one is what administrators leave.
-fn configuration(random: &mut Random) -> String {
-    let rule = |random: &mut Random, vm: u32| {
-        let (priority, exclude) = (random.below(3), vm == MANAGED || random.below(6) == 0);
+/// A configuration, and whom it excludes. Two vCPUs always stay, for one is what administrators leave.
+fn configuration(random: &mut Random) -> (String, BTreeSet<u32>) {
+    let mut excluded = BTreeSet::from([MANAGED]);
+    let mut rule = |random: &mut Random, vm: u32| {
+        if random.below(6) == 0 {
+            excluded.insert(vm);
+        }
+        let (priority, exclude) = (random.below(3), excluded.contains(&vm));
         let latency = random.of(&["", "latency_ms = 200\n"]);
         format!(
             "[[policy.vm]]\nname = \"vm{vm}\"\nmin = 2\npriority = {priority}\nexclude = {exclude}\n{latency}"
         )
     };
     let rules: String = (0..=MANAGED).map(|vm| rule(random, vm)).collect();
-    format!(
+    let text = format!(
         "metrics = \"off\"\ntell = {}\n[policy]\ninterval_ms = 50\nprobe_ms = 20\ndwell_ms = {}\nlever_ms = {}\n\
          size = {:?}\narbitrate = {:?}\nweigh = {:?}\nhelpers = {:?}\nplace = {:?}\nshape = {:?}\n{rules}",
         random.below(3) > 0,
@@ -86,16 +90,8 @@ fn configuration(random: &mut Random) -> String {
         random.of(&["none", "light"]),
         random.of(&["none", "ulas", "optimal-affinity", "corefit", "corefit"]),
         random.of(&["none", "burst", "long-period", "proportional", "slice", "slice", "corefit", "corefit"]),
-    )
-}
-
-/// All settings that a plan could be about.
-fn all_levers(vm: u32) -> Vec<Lever> {
-    let mut levers = levers(vm);
-    for vcpu in [0, 2, 3] {
-        levers.extend([Lever::VcpuQuota(vcpu), Lever::Affinity(vcpu), Lever::Slice(vcpu)]);
-    }
-    levers
+    );
+    (text, excluded)
 }
 
 /// Daemons, one after the other.
@@ -105,6 +101,10 @@ pub(super) struct Whole<'a> {
     pub(super) machine: Shared,
     pub(super) daemon: Option<Daemon<'a>>,
     pub(super) expected: Expected,
+    /// VMs that the configuration excludes.
+    excluded: BTreeSet<u32>,
+    watch: Watch,
+    budget: Duration,
 }
 
 impl<'a> Whole<'a> {
@@ -113,7 +113,8 @@ impl<'a> Whole<'a> {
         let all = (0..=MANAGED).flat_map(|vm| all_levers(vm).into_iter().map(move |lever| (vm, lever)));
         let expected =
             all.map(|(vm, lever)| ((vm, lever), machine.0.borrow_mut().truth(vm, lever))).collect();
-        Whole { args, dir, machine, daemon: None, expected }
+        let (daemon, excluded, watch) = Default::default();
+        Whole { args, dir, machine, daemon, expected, excluded, watch, budget: LONG }
     }
 
     /// As `corefit manage` starts, if nobody is there.
@@ -121,11 +122,12 @@ impl<'a> Whole<'a> {
         if self.daemon.is_some() {
             return;
         }
-        let (args, dir, machine) = (self.args, self.dir, Box::new(self.machine.clone()));
+        let (args, dir, budget) = (self.args, self.dir, self.budget);
+        let machine = Box::new(self.machine.clone());
         let started = until_killed(kill, || {
             let config = args.read().unwrap();
             let journal = Journal::open(dir, "faulty", &Boot::named("boot")).ok()?;
-            let keeper = Keeper::new(journal, Duration::from_secs(60));
+            let keeper = Keeper::new(journal, budget);
             let mut daemon = Daemon::new(args, config, machine, Some(keeper), false);
             daemon.recover();
             Some(daemon)
@@ -155,39 +157,65 @@ impl<'a> Whole<'a> {
         std::fs::write(self.args.config.as_ref().unwrap(), text).unwrap();
         if let Some(daemon) = &mut self.daemon {
             daemon.reload();
+            // What is tested does not go by how crowded this machine is.
+            daemon.may_take(self.budget);
         }
     }
 
-    fn event(&mut self, random: &mut Random, count: u32) {
+    fn may_take(&mut self, budget: Duration) {
+        self.budget = budget;
+        self.daemon.iter_mut().for_each(|daemon| daemon.may_take(budget));
+    }
+
+    /// Another configuration than before.
+    fn reconfigure(&mut self, random: &mut Random) {
+        let text;
+        (text, self.excluded) = configuration(random);
+        self.configure(&text);
+        self.watch.all_begin_anew();
+    }
+
+    fn event(&mut self, random: &mut Random, count: u32) -> Result<(), String> {
         let vm = random.below(MANAGED);
-        let kill = |random: &mut Random, places| (random.below(6) == 0).then(|| random.below(places));
         match random.below(32) {
             0 => self.daemon = None,
             1 => {
                 // (A part that nobody could note is somebody else's for the next daemon.)
-                if self.dir.join("journal.new").is_dir() {
+                if is_full(self.dir) {
                     self.machine.0.borrow_mut().halfway.clear();
                 }
-                let _ = self.end(kill(random, 20));
+                let _ = self.end(kill(random, 6));
+                self.watch.put_back(&mut self.machine.0.borrow_mut(), &mut self.expected)?;
             }
-            2 => self.configure(&configuration(random)),
+            2 => self.reconfigure(random),
             3 => drop(self.machine.0.borrow_mut().owned.insert(vm)),
-            4 => drop(self.machine.0.borrow_mut().owned.remove(&vm)),
-            5 => disk(self.dir, random.below(2) == 0),
-            6 => self.machine.0.borrow_mut().ahead = random.below(1_u64 << 20) << 20,
-            7 | 8 => {
-                administrator(&mut self.machine.0.borrow_mut(), &mut self.expected, random, count);
+            4 => {
+                self.machine.0.borrow_mut().owned.remove(&vm);
+                self.watch.begins_anew(vm);
             }
-            9..20 => self.machine.0.borrow_mut().befallen(random, vm),
+            5 => disk(self.dir, random.below(3) == 0),
+            6 => self.machine.0.borrow_mut().ahead = random.below(1_u64 << 20) << 20,
+            7..10 => administrator(&mut self.machine.0.borrow_mut(), &self.expected, random, count),
+            10 => self.may_take(random.of(&[Duration::ZERO, LONG, LONG])),
+            11..22 => self.machine.0.borrow_mut().befallen(random, vm),
             _ => {}
         }
-        self.start(kill(random, 12));
-        self.step(kill(random, 40));
+        if self.daemon.is_none() {
+            self.watch.ended(&mut self.machine.0.borrow_mut(), &mut self.expected);
+            self.start(kill(random, 6));
+            self.watch.put_back(&mut self.machine.0.borrow_mut(), &mut self.expected)?;
+        }
+        self.step(kill(random, 6));
+        let machine = &mut self.machine.0.borrow_mut();
+        let free = self.excluded.union(&machine.owned).copied().collect();
+        let entries = self.daemon.as_ref().map(Daemon::entries);
+        let hindered = is_full(self.dir) || self.budget.is_zero();
+        self.watch.stepped(machine, &mut self.expected, &free, entries, hindered)
     }
 }
 
-/// A sequence of its own, added to what was written.
-fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), String> {
+/// A sequence of its own, added to what was written; how much stood, and was freed.
+fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<[u32; 2], String> {
     let dir = directory();
     let mut random = Random(seed);
     let args = configured(dir.path());
@@ -195,13 +223,14 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), Stri
     let mut machine = Faulty::new(simulated(&format!("{HARDWARE}{host}")));
     machine.starving.extend((random.below(3) == 0).then_some(0));
     let mut whole = Whole::new(&args, dir.path(), machine);
-    whole.configure(&configuration(&mut random));
+    whole.reconfigure(&mut random);
     for count in 0..STEPS {
-        whole.event(&mut random, count);
+        whole.event(&mut random, count).map_err(|what| format!("event {count}: {what}"))?;
     }
     let unseen = whole.machine.0.borrow().hides();
     whole.machine.0.borrow_mut().heal();
     disk(dir.path(), false);
+    whole.may_take(LONG);
     whole.start(None);
     if unseen {
         // Of a note that it never saw a daemon knows nothing.
@@ -219,7 +248,7 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), Stri
     for (kind, count) in &machine.writes {
         *writes.entry(*kind).or_insert(0) += count;
     }
-    check(&mut machine, &whole.expected)
+    check(&mut machine, &whole.expected).map(|()| [whole.watch.stood, whole.watch.freed])
 }
 
 /// Arguments with a configuration in a directory.
@@ -231,8 +260,11 @@ pub(super) fn configured(dir: &Path) -> ManageArgs {
 #[test]
 fn whatever_policies_decide_and_faults_happen_every_setting_is_as_it_was_or_as_an_administrator_made_it() {
     let mut writes = BTreeMap::new();
+    let (mut stood, mut freed) = (0, 0);
     for seed in 0..SEQUENCES {
-        sequence(seed, &mut writes).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let done = sequence(seed, &mut writes);
+        let [more, of_vms] = done.unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        (stood, freed) = (stood + more, freed + of_vms);
     }
     // Controllers that do nothing prove nothing.
     for kind in [
@@ -251,4 +283,5 @@ fn whatever_policies_decide_and_faults_happen_every_setting_is_as_it_was_or_as_a
             "{kind:?} was hardly written: {writes:?}"
         );
     }
+    assert!(stood >= 1000 && freed >= 1000, "{stood} settings stood, {freed} VMs were left alone");
 }
