@@ -395,6 +395,11 @@ impl Keeper {
                         entry.found(read.clone());
                     }
                 }
+                // Somebody else made it that, between our reading and our writing.
+                None if never && !told && !same(read, &entry.original) && !is_ours(entry, read) => {
+                    entry.wrote.pop();
+                    entry.pending = false;
+                }
                 None => {
                     if never {
                         entry.wrote.pop();

@@ -318,9 +318,8 @@ impl Faulty {
     fn comes_between(&mut self, place: Option<Place>) {
         let Some((calls, soon, value)) = self.soon_made.take() else { return };
         let reads = place == Some(soon);
-        // (What is read after a guest refused, or failed on the way, is taken for what came of that.)
-        let fails =
-            [&self.denied, &self.lying, &self.halfway, &self.losing].iter().any(|of| of.contains(&soon.0));
+        // (What is read after a guest lied, or failed on the way, is taken for what came of that.)
+        let fails = [&self.lying, &self.halfway, &self.losing].iter().any(|of| of.contains(&soon.0));
         if soon.1 == Lever::Online && fails {
             return;
         }
