@@ -385,20 +385,22 @@ impl Keeper {
         let told = *lever == Lever::Told;
         let may_be_late = !self.groups.contains(vm) && (by_call(*lever) || told);
         let under_way = *lever == Lever::Online || may_be_late && done.is_err();
+        let (mut is_his, mut forget) = (false, false);
         if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
             let never = refused && !same(read, to);
+            is_his = never && !same(read, &entry.original) && !is_ours(entry, read);
             match was.filter(|was| never && was.pending) {
+                // Somebody made it that between our reading and our writing. (Of a limit the burst may be ours even so.)
+                _ if is_his => {
+                    entry.pending = was.is_some_and(|was| was.pending);
+                    forget = rest_of_ours(entry, read).is_none();
+                }
                 // What was written before may still be on its way; a part may have come out of this.
                 Some(was) => {
                     entry.clone_from(was);
                     if !same(read, &entry.original) && !is_ours(entry, read) {
                         entry.found(read.clone());
                     }
-                }
-                // Somebody else made it that, between our reading and our writing.
-                None if never && !told && !same(read, &entry.original) && !is_ours(entry, read) => {
-                    entry.wrote.pop();
-                    entry.pending = false;
                 }
                 None => {
                     if never {
@@ -417,7 +419,7 @@ impl Keeper {
                 }
             }
         }
-        if refused && (told || read.is_err() && !in_parts(*lever)) {
+        if forget || refused && (told || read.is_err() && !in_parts(*lever)) {
             // It never was that.
             self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
         }
@@ -427,7 +429,9 @@ impl Keeper {
         // What came out in part is told as what it is; what did not come at all, as the error.
         match (done, read) {
             (Ok(()), read) => read,
-            (Err(_), Ok(read)) if action.from.as_ref().is_some_and(|from| !same(from, &read)) => Ok(read),
+            (Err(_), Ok(read)) if !is_his && action.from.as_ref().is_some_and(|from| !same(from, &read)) => {
+                Ok(read)
+            }
             (Err(error), _) => Err(error),
         }
     }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::island::{Island, islands};
+use super::starving::left_alone;
 use super::{Action, Fate, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
 use crate::machine::{HostEstimate, Lever, LeverKind, Role, Value, VmEstimate, VmId, VmState};
@@ -226,8 +227,8 @@ impl Weighing {
                 less: None,
                 enough: None,
             });
-            // That of one that is excluded was put back: what we made it is anybody's from then on.
-            if same(known.base, now) && policy.of(&vm.seen.name).exclude == Some(true) {
+            // That of one that is left alone was put back: what we made it is anybody's from then on.
+            if same(known.base, now) && left_alone(vm, policy) {
                 (known.wrote, known.late, known.held) = (None, None, None);
             }
             if known.late.take_if(|late| same(*late, now)).is_some() {

@@ -252,6 +252,33 @@ fn a_weight_that_is_written_late_is_no_administrators() {
     assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
 }
 
+/// An administrator makes it what it was under us, after it was put back.
+#[test]
+fn a_weight_that_was_put_back_of_who_is_left_alone_is_not_ours_any_more() {
+    for by_owner in [false, true] {
+        let (mut toy, mut policy) = contest();
+        toy.vms[1].used = f64::from;
+        let mut controller = Controller::new(policy.clone());
+        toy.rule(&mut controller, 20);
+        let ours = toy.weights()[0];
+        assert_ne!(ours, 1000.0);
+        let mut leave = |toy: &mut Toy, controller: &mut Controller, alone: bool| {
+            toy.vms[0].state.hands_off = by_owner && alone;
+            policy.vm[0].exclude = Some(!by_owner && alone);
+            controller.reconfigure(policy.clone());
+        };
+        leave(&mut toy, &mut controller, true);
+        toy.vms[0].state.weight = Some(Weight(1000.0));
+        toy.rule(&mut controller, 5);
+        toy.vms[0].state.weight = Some(Weight(ours));
+        toy.rule(&mut controller, 5);
+        leave(&mut toy, &mut controller, false);
+        toy.vms[1].used = |_| 0.05;
+        toy.rule(&mut controller, 30);
+        assert_eq!(toy.weights()[0], ours, "by its owner: {by_owner}");
+    }
+}
+
 /// `low` and `high` are to have a quarter of a pCPU, or as much as is guaranteed, and the rest of two.
 #[test]
 fn weights_that_the_host_does_not_take_are_not_written_and_no_part_is_told_that_they_do_not_give() {

@@ -267,11 +267,6 @@ impl LibvirtMachine {
             Err(error) => Err(unseen(error)),
         }
     }
-
-    /// Whether the process of a VM is none of this machine's, or is hidden.
-    fn is_elsewhere(&self, vm: &VmId) -> bool {
-        !self.local.sees(vm) && !self.missed
-    }
 }
 
 /// Why what is saved of a quota is not known now.
@@ -386,10 +381,11 @@ mod tests {
         // Its process is none of this machine's, as on a host elsewhere, or where others' processes are hidden.
         assert_eq!((machine.saved(&vm), machine.save(&vm, 0, |_, _| true)), (Ok(0), Ok(())));
         // A look that missed some did not look for their processes.
-        machine.missed = true;
+        machine.missed_but(&[session::key(&vm).unwrap()]);
+        assert_eq!(machine.saved(&vm), Ok(0), "it missed another one");
+        machine.missed_but(&[]);
         let unseen = [machine.saved(&vm).err(), machine.save(&vm, 0, |_, _| true).err()];
         assert!(unseen.iter().all(|error| matches!(error, Some(MachineError::Gone(_)))), "{unseen:?}");
-        machine.missed = false;
         machine.local = Local::with(session::key(&vm).unwrap());
         assert!(matches!(machine.saved(&vm), Err(MachineError::Gone(_))), "{:?}", machine.saved(&vm));
         for burst_us in [0, 1000] {

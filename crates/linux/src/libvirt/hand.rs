@@ -315,16 +315,7 @@ mod tests {
 
     #[test]
     fn vms_that_wait_behind_a_job_keep_no_other_from_being_changed_and_are_asked_again_when_that_is_over() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let domain = |n: u32| {
-            format!(
-                "<domain type='test'><name>vm{n}</name><uuid>00000000-0000-4000-8000-00000000000{n}</uuid>\
-                 <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
-            )
-        };
-        let domains: String = (1..=6).map(domain).collect();
-        std::fs::write(file.path(), format!("<node>{domains}</node>")).unwrap();
-        let uri = format!("test://{}", file.path().display());
+        let (_file, uri) = session::tests::host(6);
         let connection = Connection::open(&uri, Access::Read, 4).unwrap();
         let all = connection.domains(VIR_CONNECT_LIST_DOMAINS_ACTIVE).unwrap();
         let id = |domain: &Domain<'_>| VmId(format!("{}#{}", domain.uuid().unwrap(), domain.id().unwrap()));
@@ -350,9 +341,10 @@ mod tests {
         assert_eq!(hand.with(Whom::Guest, &vms[0], |_, _| Ok(())), Ok(()));
 
         drop(closed);
-        while hand.patience(Whom::Libvirtd) == SHORT {
+        while hand.out.values().any(|out| out.strong_count() > 0) {
             std::thread::yield_now();
         }
+        assert_eq!(hand.patience(Whom::Libvirtd), PATIENCE);
         assert_eq!(hand.with(Whom::Libvirtd, &vms[0], |_, _| Ok(())), Ok(()));
     }
 

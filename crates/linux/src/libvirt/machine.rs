@@ -54,8 +54,6 @@ pub(super) struct LibvirtMachine {
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
     pub(super) local: Local,
-    /// Whether the latest look missed VMs, whose processes may be here.
-    pub(super) missed: bool,
     pub(super) hand: Hand,
     /// pCPUs of the host when it was looked at last.
     pub(super) pcpus: Pcpus,
@@ -78,7 +76,6 @@ impl LibvirtMachine {
             agents,
             host: None,
             local: Local::default(),
-            missed: false,
             hand: Hand::new(uri),
             pcpus: Pcpus::default(),
             options,
@@ -108,6 +105,14 @@ impl LibvirtMachine {
             MachineError::Unsupported("its helper threads have no control group that can be seen here".into())
         };
         self.local.helper_group(vm).ok_or_else(none)
+    }
+
+    /// Whether the process of a VM is none of this machine's, or is hidden: one that the last look missed may be here.
+    pub(super) fn is_elsewhere(&self, vm: &VmId) -> bool {
+        let key = session::key(vm);
+        let shown = |seen: &Seen| Some(&seen.key) == key.as_ref();
+        let missed = self.last.as_ref().is_some_and(|(vms, _)| !vms.iter().any(shown));
+        !missed && !self.local.sees(vm)
     }
 
     /// The thread of a vCPU that has a slice, as the last look found it.
@@ -475,7 +480,6 @@ impl Machine for LibvirtMachine {
         let here: BTreeSet<&VmId> = vms.iter().map(|(_, vm)| &vm.id).collect();
         // Who is only missed is as he was.
         let lacks = snapshot.may_lack_vms();
-        self.missed = look.local && lacks;
         self.hand.retain(|id| lacks || here.contains(id));
         let seen: BTreeMap<&Key, &Seen> = look.vms.iter().map(|seen| (&seen.key, seen)).collect();
         for (key, vm) in &mut vms {
@@ -499,6 +503,24 @@ impl Machine for LibvirtMachine {
     fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
         std::thread::sleep(time);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+impl LibvirtMachine {
+    /// As if it were this host, and the last look had missed one, and shown these.
+    pub(super) fn missed_but(&mut self, shown: &[Key]) {
+        let seen = |key: &Key| Seen {
+            key: key.clone(),
+            name: String::new(),
+            runs: true,
+            definition: std::sync::Arc::default(),
+            version: 1,
+            pid: None,
+        };
+        let why = "not asked for yet".into();
+        let unread = Unread { what: What::Siblings, path: "VM \"a\"".into(), why };
+        self.last = Some((shown.iter().map(seen).collect(), vec![unread]));
     }
 }
 
@@ -580,9 +602,7 @@ mod tests {
     #[test]
     fn vms_that_could_not_be_read_before_libvirtd_was_busy_are_still_missed() {
         let mut machine = LibvirtMachine::new("test:///default", Options::default());
-        let unread =
-            Unread { what: What::Siblings, path: "VM \"a\"".into(), why: "not asked for yet".into() };
-        machine.last = Some((Vec::new(), vec![unread]));
+        machine.missed_but(&[]);
         let (_unanswered, answer) = std::sync::mpsc::channel();
         machine.pending = Some((Instant::now(), answer));
         let until = Instant::now() + Duration::from_secs(60);

@@ -283,8 +283,23 @@ pub(super) fn socket_dir(uri: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// One of libvirt's test driver with so many domains, and its URI.
+    pub(in crate::libvirt) fn host(domains: u32) -> (tempfile::NamedTempFile, String) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let domain = |n: u32| {
+            format!(
+                "<domain type='test'><name>vm{n}</name><uuid>00000000-0000-4000-8000-00000000000{n}</uuid>\
+                 <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
+            )
+        };
+        let domains: String = (1..=domains).map(domain).collect();
+        std::fs::write(file.path(), format!("<node>{domains}</node>")).unwrap();
+        let uri = format!("test://{}", file.path().display());
+        (file, uri)
+    }
 
     #[test]
     fn what_changed_is_asked_for_at_the_next_look_that_has_time_for_it() {
@@ -303,16 +318,7 @@ mod tests {
 
     #[test]
     fn a_look_without_time_asks_about_one_who_was_asked_about_longest_ago() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let domain = |n: u32| {
-            format!(
-                "<domain type='test'><name>vm{n}</name><uuid>00000000-0000-4000-8000-00000000000{n}</uuid>\
-                 <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
-            )
-        };
-        let domains: String = (1..=3).map(domain).collect();
-        std::fs::write(file.path(), format!("<node>{domains}</node>")).unwrap();
-        let uri = format!("test://{}", file.path().display());
+        let (_file, uri) = host(3);
         let changed = Changed::default();
         let mut session = Session::open(&uri, 4, Subject::default(), changed.clone()).unwrap();
         let mut look = || {

@@ -369,6 +369,47 @@ fn what_was_refused_is_not_ours_nor_on_its_way() {
     story.check().unwrap();
 }
 
+/// He writes between corefit's reading and its writing.
+#[test]
+fn what_somebody_makes_of_vcpus_while_ours_are_refused_is_his() {
+    let refused = |story: &mut Story, to: u32, his: Value| {
+        let plan = [story.action(1, Lever::Online, first(to))];
+        story.machine.denied.insert(1);
+        story.machine.soon_made = Some((1, (1, Lever::Online), his.clone()));
+        let result = story.apply(&plan).remove(0).result;
+        assert!(matches!(result, Err(MachineError::Denied(_))), "{result:?}");
+        assert_eq!(story.machine.truth(1, Lever::Online), his, "no part of ours");
+        story.machine.heal();
+        story.expected.insert((1, Lever::Online), his);
+    };
+    let changes = |story: &mut Story, to: u32| {
+        let plan = [story.action(1, Lever::Online, first(to))];
+        story.apply(&plan).remove(0).result
+    };
+    // Of one that nothing was changed of: it is what the next change begins with.
+    let (_dir, mut story) = begun();
+    refused(&mut story, 2, first(1));
+    assert_eq!(story.keeper.as_ref().unwrap().entries(), []);
+    assert_eq!(changes(&mut story, 2), Ok(first(2)));
+    story.end();
+    story.check().unwrap();
+    // Of one that was changed.
+    let (_dir, mut story) = begun();
+    assert_eq!(changes(&mut story, 3), Ok(first(3)));
+    refused(&mut story, 2, first(1));
+    story.end();
+    story.check().unwrap();
+    // Of one of which something was on its way.
+    let (_dir, mut story) = begun();
+    story.machine.halfway.insert(1);
+    let _ = changes(&mut story, 1);
+    assert!(story.keeper.as_ref().unwrap().entries()[0].pending);
+    story.machine.halfway.clear();
+    refused(&mut story, 2, Value::Vcpus("1,3".parse().unwrap()));
+    story.end();
+    story.check().unwrap();
+}
+
 /// A daemon that has changed all its VMs' vCPUs and more of the host's, and was killed: the next one, which has so long for guests.
 fn next(budget: Duration) -> (tempfile::TempDir, Story, Keeper) {
     let (dir, mut story) = begun();
