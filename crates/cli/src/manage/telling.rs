@@ -21,11 +21,20 @@ const DEADBAND: f64 = 0.2;
 /// Who did not hear it is told again after so long at first, twice as long each time, and so long at most: each time is written in the journal.
 const AGAIN: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
+/// So many that were told nothing yet are told in one look, so that the first look of a large host takes not much longer than another.
+const NEWCOMERS: usize = 250;
 
 /// What guests were told.
-#[derive(Default)]
 pub(crate) struct Telling {
     known: BTreeMap<VmId, Known>,
+    /// How many that were told nothing yet are told in one look.
+    newcomers: usize,
+}
+
+impl Default for Telling {
+    fn default() -> Telling {
+        Telling { known: BTreeMap::new(), newcomers: NEWCOMERS }
+    }
 }
 
 struct Known {
@@ -33,6 +42,8 @@ struct Known {
     /// Clearly less was available at the last look.
     fell: bool,
     told: Option<f64>,
+    /// It was its turn to be told first.
+    begun: bool,
     /// When it was told of more last.
     more_at: Option<Time>,
     /// What was told is still what the last look says, as far as it can be told.
@@ -48,6 +59,7 @@ impl Known {
             smooth,
             fell: false,
             told,
+            begun: told.is_some(),
             more_at: None,
             stands: false,
             rest: Duration::ZERO,
@@ -58,7 +70,7 @@ impl Known {
 
 impl Telling {
     /// As the daemon with this directory has it, by what it has changed. What was told by one that is not at work any more counts no
-    /// more, or is taken back by the next.
+    /// more, or is taken back by the next. A plan is of all guests, however many.
     pub(crate) fn beside(state: &Path, changed: &[Entry]) -> Telling {
         let told = |entry: &Entry| match (entry.lever, entry.wrote.last()?) {
             (Lever::Told, Value::Told(Some(Cpus(told)))) if !entry.pending => {
@@ -67,7 +79,8 @@ impl Telling {
             _ => None,
         };
         let known: BTreeMap<VmId, Known> = changed.iter().filter_map(told).collect();
-        if known.is_empty() || !status::applies(state) { Telling::default() } else { Telling { known } }
+        let counts = known.is_empty() || status::applies(state);
+        Telling { known: if counts { known } else { BTreeMap::new() }, newcomers: usize::MAX }
     }
 
     /// What to tell now: of more at most once in `lever_ms`. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
@@ -80,6 +93,7 @@ impl Telling {
         tries: impl Fn(&VmId) -> bool,
     ) -> Vec<Action> {
         let here: BTreeSet<&VmId> = host.vms.iter().map(|vm| &vm.seen.id).collect();
+        let mut newcomers = 0;
         self.known.retain(|vm, _| here.contains(vm));
         let mut actions = Vec::new();
         for vm in &host.vms {
@@ -117,7 +131,14 @@ impl Telling {
             let soon = || known.more_at.is_some_and(|at| host.at.0 >= at.0 && host.at.since(at) < pause);
             let differs = |told: f64| (known.smooth - told).abs() >= DEADBAND && told != value;
             let rests = host.at < known.not_before;
-            if !rests && known.told.is_none_or(|told| differs(told) && (value < told || !soon())) {
+            if !known.begun {
+                known.begun = newcomers < self.newcomers;
+                newcomers += 1;
+            }
+            if known.begun
+                && !rests
+                && known.told.is_none_or(|told| differs(told) && (value < told || !soon()))
+            {
                 if known.told.is_some_and(|told| told < value) {
                     known.more_at = Some(host.at);
                 }
@@ -370,6 +391,35 @@ mod tests {
         telling.step(&at(122), &Policy::default(), |_| false);
         telling.missed(&VmId::default(), true, at(122).at);
         assert_eq!(telling.step(&at(123), &Policy::default(), |_| false).len(), 1, "anew");
+    }
+
+    #[test]
+    fn of_many_that_were_told_nothing_yet_some_are_told_in_each_look_and_a_plan_is_of_all() {
+        let vm = |number| VmEstimate {
+            seen: VmState { id: VmId(format!("{number:04}")), ..host(2.0, None).vms[0].seen.clone() },
+            ..host(2.0, None).vms[0].clone()
+        };
+        let at = |second: u64| HostEstimate {
+            at: Time(second * 1_000_000_000),
+            vms: (0..600).map(vm).collect(),
+            ..host(2.0, None)
+        };
+        let mut telling = Telling::default();
+        let mut told = |second| telling.step(&at(second), &Policy::default(), |_| false);
+        let looks = [told(0), told(1), told(2), told(3)];
+        assert_eq!(looks.each_ref().map(Vec::len), [250, 250, 100, 0]);
+        let all: BTreeSet<&VmId> = looks.iter().flatten().map(|action| &action.vm).collect();
+        assert_eq!(all.len(), 600);
+        // Those that never hear it are no newcomers again.
+        for action in &looks[0] {
+            telling.missed(&action.vm, false, at(3).at);
+        }
+        let mut more = at(4);
+        more.vms.extend((600..900).map(vm));
+        assert_eq!(telling.step(&more, &Policy::default(), |_| false).len(), 500);
+        let dir = tempfile::tempdir().unwrap();
+        let mut plan = Telling::beside(dir.path(), &[]);
+        assert_eq!(plan.step(&more, &Policy::default(), |_| false).len(), 900);
     }
 
     #[test]
