@@ -57,7 +57,10 @@ impl Race {
         self.end_turn();
         let (best, known) = self.best_proven().unwrap_or((self.turn, 0.0));
         let close = self.close(best, known);
-        let next = self.rival(best, known).or_else(|| self.watch_again(best, &close));
+        let next = match self.all_bal.filter(|_| self.told_nothing()) {
+            Some(bal) => Some(bal).filter(|bal| self.watched(*bal).is_zero() && !self.harms(*bal)),
+            None => self.rival(best, known).or_else(|| self.watch_again(best, &close)),
+        };
         // Who cannot be told from VCPU-Bal's counts does not take their place.
         let least = |level: usize| self.least(best, level).min(1.0 / self.tie(best));
         let enough = |level: usize| self.proven(level).is_some_and(|value| value > least(level) * known);
@@ -76,6 +79,16 @@ impl Race {
             self.stage = Stage::Back;
         }
         false
+    }
+
+    /// Whether what was proven in a first race did so much less than before that the race told nothing of others either: threads were in step
+    /// then, and are not any more. (With time to watch on, each is watched long enough.)
+    fn told_nothing(&self) -> bool {
+        let fell = |level: usize| {
+            let worth = self.proven(level).zip(self.value(level));
+            !self.is_bal(level) && worth.is_some_and(|(proven, then)| proven < CLEAR * then)
+        };
+        !self.patient && (0..self.levels.len()).any(fell)
     }
 
     /// Guests that do not follow: this level is watched no more.
