@@ -3,6 +3,7 @@
 //!
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
+mod by_guests;
 mod carried;
 mod configured;
 mod daemons;
@@ -154,6 +155,8 @@ impl Story {
         if self.keeper.is_some() {
             return;
         }
+        // It was known to the one before.
+        self.machine.by_guests.clear();
         let (dir, machine, budget) = (self.dir.clone(), &mut self.machine, self.budget);
         let started = until_killed(kill, move || {
             let journal = Journal::open(&dir, "faulty", &Boot::named("boot"))?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! corefit-journal 1 SHA-256 of the rest
-//! { boot, machine, uri, entries: [ { vm, name, lever, original, came, wrote: [ … ], pending } ] }
+//! { boot, machine, uri, by_guests, entries: [ { vm, name, lever, original, came, wrote: [ … ], pending } ] }
 //! ```
 //!
 //! The file is replaced as a whole: written beside, synced, renamed, and the directory synced; so it is the old
@@ -10,7 +10,7 @@
 
 mod entry;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ const NAME: &str = "corefit-journal ";
 /// The format that is written and read.
 const FORMAT: u32 = 1;
 /// The file's content.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
     boot: String,
@@ -41,6 +41,9 @@ struct Content {
     /// Of libvirt the URI that was in effect; `None` of others, and where it was not noted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     uri: Option<String>,
+    /// VMs whose guests took vCPUs offline or online.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    by_guests: BTreeSet<VmId>,
     entries: Vec<Entry>,
 }
 
@@ -121,10 +124,10 @@ impl Journal {
         let lock = lock(dir)?;
         let (boot_now, machine_now) = (boot.own().to_owned(), machine.to_owned());
         let mut content =
-            Content { boot: boot_now, machine: machine_now, uri: uri(machine), entries: Vec::new() };
+            Content { boot: boot_now, machine: machine_now, uri: uri(machine), ..Content::default() };
         if let Some(found) = read(dir)?.filter(|found| boot.is(&found.boot)) {
             content.takes(&found, dir)?;
-            content.entries = found.entries;
+            (content.by_guests, content.entries) = (found.by_guests, found.entries);
         }
         let (of, on_disk) = (places(&content.entries), content.entries.clone());
         Ok(Journal { dir: dir.into(), _lock: lock, content, of, on_disk })
@@ -183,6 +186,19 @@ impl Journal {
         self.of = places(&self.content.entries);
     }
 
+    /// VMs whose vCPUs are changed, and were by their guests.
+    pub(crate) fn by_guests(&self) -> impl Iterator<Item = &VmId> {
+        self.content
+            .by_guests
+            .iter()
+            .filter(|vm| self.entries_of(vm).any(|entry| entry.lever == Lever::Online))
+    }
+
+    /// Its guest takes vCPUs of a VM offline and online.
+    pub(crate) fn goes_by_guest(&mut self, vm: &VmId) {
+        self.content.by_guests.insert(vm.clone());
+    }
+
     /// Entries as they were, to go back to if they cannot be written.
     pub(crate) fn replace(&mut self, entries: Vec<Entry>) {
         self.of = places(&entries);
@@ -201,6 +217,8 @@ impl Journal {
 
     /// Writes what is here.
     pub(crate) fn write(&mut self) -> io::Result<()> {
+        let by_guests = self.by_guests().cloned().collect();
+        self.content.by_guests = by_guests;
         let body = serde_json::to_string_pretty(&self.content).map_err(io::Error::other)?;
         let text = format!("{NAME}{FORMAT} {}\n{body}\n", checksum(&body));
         let (target, beside) = (file(&self.dir), self.dir.join("journal.new"));

@@ -333,6 +333,10 @@ impl Keeper {
         }
         // What any user of a guest wrote there is neither what it was told before, nor told again as ours is.
         let told = *lever == Lever::Told;
+        // Before anything is written: nobody knows it after a kill.
+        if *lever == Lever::Online && machine.is_by_guest(vm) {
+            self.journal.goes_by_guest(vm);
+        }
         if let Some(entry) = self.journal.find(vm, *lever) {
             if somebody_put_back(entry, &current) {
                 self.put_back.insert((vm.clone(), *lever));

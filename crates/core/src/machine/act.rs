@@ -185,6 +185,19 @@ pub trait Act: Machine {
         _ = vm;
     }
 
+    /// Whether its guest takes vCPUs of a VM offline and online, and said so when they were read last. Whoever changes them keeps that with what
+    /// they were, for [`goes_by_guest`](Act::goes_by_guest).
+    fn is_by_guest(&self, vm: &VmId) -> bool {
+        _ = vm;
+        false
+    }
+
+    /// A guest took vCPUs of its VM offline or online, asked by this process or by one before it: as long as it does not say which are online,
+    /// nothing else tells, and [`current`](Act::current) is [`MachineError::Gone`].
+    fn goes_by_guest(&mut self, vm: &VmId) {
+        _ = vm;
+    }
+
     /// What is changed by it, whichever part of that it was opened for and by whatever name: who changes something there is to be the
     /// only one.
     fn realm(&self) -> String {

@@ -191,6 +191,14 @@ impl Act for LibvirtMachine {
         self.changed(vm);
     }
 
+    fn is_by_guest(&self, vm: &VmId) -> bool {
+        self.hand.is_by_agent(vm)
+    }
+
+    fn goes_by_guest(&mut self, vm: &VmId) {
+        self.hand.asked(vm);
+    }
+
     fn ask_again(&mut self) {
         self.hand.ask_again();
     }
@@ -391,6 +399,34 @@ mod tests {
         for burst_us in [0, 1000] {
             assert!(machine.save(&vm, burst_us, |_, _| true).is_err());
         }
+    }
+
+    /// libvirt's test driver passes nothing on to agents: as where the administrator forbade the commands.
+    #[test]
+    fn what_is_plugged_in_says_nothing_of_vcpus_that_a_guest_took_offline_by_itself_or_for_one_before() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let vcpu = |id: u32| {
+            let hotpluggable = ["no", "yes"][usize::from(id > 0)];
+            format!("<vcpu id='{id}' enabled='yes' hotpluggable='{hotpluggable}'/>")
+        };
+        let vcpus: String = (0..4).map(vcpu).collect();
+        let domain = format!(
+            "<domain type='test'><name>a</name><uuid>00000000-0000-4000-8000-0000000aaaaa</uuid><memory>1024</memory>\
+             <vcpu>4</vcpu><vcpus>{vcpus}</vcpus><os><type>hvm</type></os></domain>"
+        );
+        std::fs::write(file.path(), format!("<node>{domain}</node>")).unwrap();
+        let mut machine = open(&format!("test://{}", file.path().display()));
+        let vm = machine.observe().unwrap().vms.remove(0).id;
+        assert_eq!(machine.current(&vm, Lever::Online), Ok(Value::Vcpus(CpuSet::first(4))));
+        assert!(!machine.is_by_guest(&vm), "none of its own has said so");
+        machine.goes_by_guest(&vm);
+        let unknown = machine.current(&vm, Lever::Online);
+        assert!(
+            matches!(&unknown, Err(MachineError::Gone(why)) if why.contains("does not say now")),
+            "{unknown:?}"
+        );
+        let text = machine.set(&vm, Lever::Online, &Value::Vcpus(CpuSet::first(3)));
+        assert!(matches!(text, Err(MachineError::Gone(_))), "{text:?}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use corefit_core::{CpuSet, Cpus, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
 use super::written::{Place, Written};
-use super::{MANAGED, Random, all_levers};
+use super::{MANAGED, Random, VCPUS, all_levers};
 use crate::manage::failpoint::reach;
 
 /// A machine that things happen to.
@@ -53,6 +53,10 @@ pub(super) struct Faulty {
     pub(super) lacking: BTreeSet<u32>,
     /// Guests in which nothing can be written.
     pub(super) untold: BTreeSet<u32>,
+    /// Guests whose agents may not say any more which vCPUs are online, while all are plugged in; and those that are known to have taken some
+    /// offline, as a daemon knows of those that it asked.
+    pub(super) forbidding: BTreeSet<u32>,
+    pub(super) by_guests: BTreeSet<u32>,
     /// VMs whose owner wants them to be left alone.
     pub(super) owned: BTreeSet<u32>,
     /// VMs whose vCPUs that are not online are not there.
@@ -135,6 +139,7 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
+        let (forbidding, by_guests) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
         let (untold, tardy, unheard, signal, losing, soon_made, anew, written) = Default::default();
@@ -157,6 +162,8 @@ impl Faulty {
             holding,
             lacking,
             untold,
+            forbidding,
+            by_guests,
             owned,
             plugging,
             unplugged,
@@ -506,6 +513,14 @@ impl Act for Faulty {
         let (Lever::Online, Value::Vcpus(want)) = (lever, value) else { return None };
         let part = want.intersection(self.unplugged.get(&self.number(vm).ok()?)?);
         (part != *want).then_some(Value::Vcpus(part))
+    }
+
+    fn is_by_guest(&self, vm: &VmId) -> bool {
+        self.number(vm).is_ok_and(|vm| !self.forbidding.contains(&vm) && !self.plugging.contains(&vm))
+    }
+
+    fn goes_by_guest(&mut self, vm: &VmId) {
+        self.by_guests.extend(self.number(vm));
     }
 
     fn ask_again(&mut self) {

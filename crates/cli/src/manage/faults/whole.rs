@@ -59,6 +59,14 @@ impl Act for Shared {
         self.0.borrow_mut().keep(vm, text)
     }
 
+    fn is_by_guest(&self, vm: &VmId) -> bool {
+        self.0.borrow().is_by_guest(vm)
+    }
+
+    fn goes_by_guest(&mut self, vm: &VmId) {
+        self.0.borrow_mut().goes_by_guest(vm);
+    }
+
     fn ask_again(&mut self) {
         self.0.borrow_mut().ask_again();
     }

@@ -16,6 +16,9 @@ use crate::manage::systemd;
 #[serde(deny_unknown_fields)]
 pub(in crate::manage) struct Note {
     pub(in crate::manage) corefit: u32,
+    /// Its guest took vCPUs offline or online.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::manage) by_guest: bool,
     pub(in crate::manage) settings: Vec<Setting>,
 }
 
@@ -63,7 +66,8 @@ impl Keeper {
             Setting { lever, original, wrote }
         };
         let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
-        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
+        let by_guest = self.journal.by_guests().any(|by_guest| by_guest == vm);
+        let text = serde_json::to_string(&Note { corefit: 1, by_guest, settings }).unwrap_or_default();
         if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
             return Ok(());
         }
@@ -116,6 +120,7 @@ impl Keeper {
         in_time: &dyn Fn() -> bool,
     ) -> (Vec<String>, usize) {
         let before = self.journal.entries().len();
+        self.journal.by_guests().for_each(|vm| machine.goes_by_guest(vm));
         self.groups = snapshot.vms.iter().filter(|vm| vm.is_group()).map(|vm| vm.id.clone()).collect();
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
         self.pcpus = snapshot.pcpu_sets().0;
@@ -149,6 +154,10 @@ impl Keeper {
             // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
             // last of them.
             self.kept.insert(vm.id.clone(), text.clone());
+            if note.by_guest {
+                machine.goes_by_guest(&vm.id);
+                self.journal.goes_by_guest(&vm.id);
+            }
             for setting in note.settings {
                 systemd::goes_on();
                 if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {

@@ -68,9 +68,19 @@ impl Hand {
 
     /// They are going to be changed.
     pub(in crate::libvirt) fn changes(&mut self, vm: &VmId) {
-        if self.ways.get(vm) == Some(&By::Agent) {
-            self.asked.insert(vm.clone());
+        if self.is_by_agent(vm) {
+            self.asked(vm);
         }
+    }
+
+    /// Whether they were read of its guest when they were read last.
+    pub(in crate::libvirt) fn is_by_agent(&self, vm: &VmId) -> bool {
+        self.ways.get(vm) == Some(&By::Agent)
+    }
+
+    /// Its guest was asked to take some offline or online, by this process or by one before it.
+    pub(in crate::libvirt) fn asked(&mut self, vm: &VmId) {
+        self.asked.insert(vm.clone());
     }
 
     /// Whether they can be known, and changed, so.
@@ -171,6 +181,10 @@ mod tests {
         let why = hand.goes(&vm, By::Unheard).unwrap_err().to_string();
         assert!(why.contains("does not say now"), "{why}");
         assert_eq!(hand.goes(&vm, By::Plugging), Ok(()), "it says that it cannot");
+        let mut next = Hand::new("test:///default");
+        assert_eq!(next.goes(&vm, By::Unheard), Ok(()));
+        next.asked(&vm);
+        assert!(next.goes(&vm, By::Unheard).is_err(), "one before it asked the guest");
         let late = MachineError::Gone("unplug request timed out".into());
         assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()));
         assert_eq!(hand.plugged(&vm, Err(late.clone())), Err(late));

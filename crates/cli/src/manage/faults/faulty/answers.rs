@@ -3,7 +3,7 @@
 use corefit_core::machine::{Lever, MachineError, Value};
 use corefit_core::{CpuId, CpuSet};
 
-use super::{Faulty, by_call};
+use super::{Faulty, VCPUS, by_call};
 use crate::manage::journal::testing::syncs;
 use crate::manage::keeper::is_guests;
 
@@ -26,6 +26,12 @@ impl Faulty {
                 Lever::Slice(_) => MachineError::Gone("it has no such thread".into()),
                 _ => MachineError::Unsupported("it has no such control group".into()),
             });
+        }
+        if lever == Lever::Online && self.forbidding.contains(&number) {
+            return match self.by_guests.contains(&number) {
+                true => Err(MachineError::Gone("its agent does not say now which are online".into())),
+                false => Ok(Value::Vcpus(CpuSet::first(VCPUS))),
+            };
         }
         let value = self.read(number, lever)?;
         if lever == Lever::Online {
@@ -52,6 +58,11 @@ impl Faulty {
         if lever == Lever::Online && self.read.get(&number) != Some(&now) {
             return Err(MachineError::Untried("others are online than just before".into()));
         }
+        if lever == Lever::Online && self.forbidding.contains(&number) {
+            return Err(MachineError::Unsupported(
+                "its agent may not, and all were there at its start".into(),
+            ));
+        }
         if lever == Lever::Told && self.untold.contains(&number) {
             return Err(MachineError::Gone("the write was not answered".into()));
         }
@@ -69,6 +80,9 @@ impl Faulty {
             let step = if want < have { have - 1 } else { (have + 1).min(want) };
             self.write(number, lever, &Value::Vcpus(CpuSet::first(step)))?;
             return Err(MachineError::Gone("it stopped halfway".into()));
+        }
+        if lever == Lever::Online && !self.plugging.contains(&number) {
+            self.by_guests.insert(number);
         }
         let changes = u32::from(self.read(number, lever)? != *value);
         *self.writes.entry(lever.kind()).or_insert(0) += changes;

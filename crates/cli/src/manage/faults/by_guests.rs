@@ -1,0 +1,44 @@
+//! vCPUs that guests took offline, whose agents do not say any more which are.
+
+use super::faulty::Fault;
+use super::stories::{changed, first};
+use super::*;
+
+/// An administrator may forbid the commands: then all that are plugged in count, as of a guest that was never asked.
+#[test]
+fn vcpus_that_a_guest_took_offline_are_known_to_the_next_daemon_though_its_agent_does_not_say_which_are_any_more()
+ {
+    let (dir, mut story) = changed();
+    assert_eq!(story.machine.truth(1, Lever::Online), first(1));
+    story.keeper = None;
+    // The journal says it, too.
+    story.machine.kept.clear();
+    story.machine.forbidding.insert(1);
+    for pending in [1, 1, 0] {
+        story.machine.by_guests.clear();
+        let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
+        let mut keeper = Keeper::new(journal, LONG);
+        let snapshot = story.machine.observe().unwrap();
+        let restored = keeper.restore(&mut story.machine, &snapshot);
+        assert_eq!((restored.pending.len(), keeper.entries().len()), (pending, pending), "{restored:?}");
+        if restored.back == 0 {
+            story.machine.forbidding.clear();
+        }
+    }
+    story.check().unwrap();
+}
+
+#[test]
+fn vcpus_that_a_guest_took_offline_are_known_where_its_vm_goes() {
+    let (dir, mut story) = changed();
+    story.machine.befall(1, Fault::Moved);
+    story.keeper = None;
+    std::fs::remove_file(dir.path().join("journal")).unwrap();
+    story.machine.forbidding.insert(1);
+    story.start(None);
+    assert!(story.keeper.as_ref().unwrap().entries_of(&story.machine.id(1)).count() == 1);
+    assert_eq!(story.machine.truth(1, Lever::Online), first(1));
+    story.machine.forbidding.clear();
+    story.end();
+    story.check().unwrap();
+}
