@@ -175,19 +175,22 @@ impl Root {
     /// All but [`ReadError::Malformed`].
     pub fn dirs(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let fail = |error: io::Error| ReadError::from_io(path, &error);
-        let mut names = Vec::new();
-        let layers = self.layers.iter().map(|dir| below(dir, path));
-        let mut there = layers.filter(|dir| dir.exists() && !self.is_gone(path)).peekable();
-        if there.peek().is_none() {
-            return Err(fail(io::ErrorKind::NotFound.into()));
-        }
-        for dir in there {
-            for entry in std::fs::read_dir(dir).map_err(fail)? {
+        let (mut names, mut is_there) = (Vec::new(), false);
+        for dir in self.layers.iter().map(|dir| below(dir, path)).filter(|_| !self.is_gone(path)) {
+            let entries = match std::fs::read_dir(dir).map_err(fail) {
+                Err(error) if error.is_absent() => continue,
+                entries => entries?,
+            };
+            is_there = true;
+            for entry in entries {
                 let entry = entry.map_err(fail)?;
                 if entry.file_type().map_err(fail)?.is_dir() {
                     names.push(bytes::text(entry.file_name().into_vec()));
                 }
             }
+        }
+        if !is_there {
+            return Err(fail(io::ErrorKind::NotFound.into()));
         }
         names.retain(|name| !self.is_gone(&format!("{path}/{name}")));
         names.sort();
@@ -200,11 +203,10 @@ impl Root {
         File::open(self.locate(path)).map_err(|error| ReadError::from_io(path, &error))
     }
 
-    /// What tells a directory of this machine from a later one of the same name; `None` if it is not
-    /// there. In captured trees all are alike.
-    pub(crate) fn inode(&self, path: &str) -> Option<u64> {
-        let inode = std::fs::metadata(self.locate(path)).ok()?.ino();
-        Some(if self.live { inode } else { 0 })
+    /// What tells a directory of this machine from a later one of the same name. In captured trees all are alike.
+    pub(crate) fn inode(&self, path: &str) -> Result<u64, ReadError> {
+        let found = std::fs::metadata(self.locate(path)).map_err(|error| ReadError::from_io(path, &error))?;
+        Ok(if self.live { found.ino() } else { 0 })
     }
 
     /// When a file of this machine was written last; `None` of captured trees, whose files are copies.
@@ -367,7 +369,7 @@ mod tests {
         let names = root.dirs("/").unwrap();
         let [name] = &names[..] else { panic!("{names:?}") };
         assert_eq!(root.read(&format!("/{name}/in")).unwrap(), format!("/rvst/{name}\n"));
-        assert!(root.has(&format!("/{name}")) && root.inode(&format!("/{name}")).is_some());
+        assert!(root.has(&format!("/{name}")) && root.inode(&format!("/{name}")).is_ok());
     }
 
     #[test]

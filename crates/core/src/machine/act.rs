@@ -179,6 +179,13 @@ pub trait Act: Machine {
         false
     }
 
+    /// Whether a VM that no look shows may be there all the same, though nothing of it can be read now: whoever is gone for sure needs nothing put
+    /// back. Where looks show all VMs, or name who they miss, none may.
+    fn may_be_there(&mut self, vm: &VmId) -> bool {
+        _ = vm;
+        false
+    }
+
     /// Somebody else changed a setting of a VM since the last look: the next one shows what it is by now. Of machines whose looks show that
     /// anyway there is nothing to do.
     fn look_anew(&mut self, vm: &VmId) {

@@ -1,10 +1,12 @@
 //! What corefit can change of a control group that plays a VM: weight, quota, cpuset, the nodes of its memory, and the slices
 //! of its threads.
 
-use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
-use corefit_core::{CpuSet, Weight};
+use std::collections::BTreeSet;
 
-use super::{Cgroups, HostReader, VmGroup};
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
+use corefit_core::{CpuSet, Unread, Weight, What};
+
+use super::{Cgroups, HostReader, HostView, VmGroup};
 use crate::cgroup::mounts::Version;
 use crate::cgroup::{files, write};
 use crate::slice::{self, Slicer};
@@ -35,16 +37,39 @@ impl HostReader {
         write::set_weight(self.root(), self.tree.version, &self.tree.dir(path), to)
     }
 
-    /// The group that an id names, if it is still that one.
-    fn group_of_id(&self, vm: &VmId) -> Result<String, MachineError> {
-        let (path, inode) =
-            vm.0.rsplit_once('@')
-                .ok_or_else(|| MachineError::Malformed(format!("{:?} names no control group", vm.0)))?;
+    /// The group that an id names, if it is still that one; and whether it may be, where that is not known.
+    fn found(&self, vm: &VmId) -> Result<String, (MachineError, bool)> {
+        let (path, inode) = vm
+            .0
+            .rsplit_once('@')
+            .ok_or_else(|| (MachineError::Malformed(format!("{:?} names no control group", vm.0)), false))?;
+        let gone = |what: &str| Err((MachineError::Gone(format!("{path}: {what}")), false));
         match self.root().inode(&self.tree.dir(path)) {
-            Some(now) if now.to_string() == inode => Ok(path.into()),
-            Some(_) => Err(MachineError::Gone(format!("{path}: another group of this name is there now"))),
-            None => Err(MachineError::Gone(format!("{path}: the group is gone"))),
+            Ok(now) if now.to_string() == inode => Ok(path.into()),
+            Ok(_) => gone("another group of this name is there now"),
+            Err(error) if error.is_absent() => gone("the group is gone"),
+            Err(error) => Err((error.into(), true)),
         }
+    }
+
+    fn group_of_id(&self, vm: &VmId) -> Result<String, MachineError> {
+        self.found(vm).map_err(|(error, _)| error)
+    }
+
+    /// Of groups that were to be looked at, those that a look did not show, though they may be there: their files could not be read, or
+    /// the names of those beside them.
+    pub(super) fn missed(&self, chosen: &[String], view: &HostView) -> Vec<Unread> {
+        let groups = view.groups.iter().map(|group| &group.name);
+        let shown: BTreeSet<&String> = view.vms.iter().map(|vm| &vm.path).chain(groups).collect();
+        let missed = chosen.iter().filter(|path| !shown.contains(path)).filter_map(|path| {
+            let why = match self.root().inode(&self.tree.dir(path)) {
+                Ok(_) => "it is there, and was not listed".into(),
+                Err(error) if error.is_absent() => return None,
+                Err(error) => error.why(),
+            };
+            Some(Unread { what: What::Siblings, path: format!("VM {path:?}"), why })
+        });
+        missed.collect()
     }
 
     fn current(&self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
@@ -168,6 +193,10 @@ impl Act for Cgroups {
             && dir().is_some_and(|(version, dir)| version == Version::V1 && empty(&dir))
     }
 
+    fn may_be_there(&mut self, vm: &VmId) -> bool {
+        self.reader.found(vm).map_or_else(|(_, may_be)| may_be, |_| true)
+    }
+
     /// Patterns of two may have groups in common, now or later.
     fn realm(&self) -> String {
         "control groups of this host".into()
@@ -190,8 +219,11 @@ impl Act for Cgroups {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Choice;
+    use super::super::choose::Chosen;
     use super::*;
     use crate::root::testing;
+    use corefit_core::machine::Machine;
 
     #[test]
     fn in_the_place_of_no_cpuset_a_group_of_v2_can_have_all_pcpus_and_one_of_v1_nothing() {
@@ -218,5 +250,53 @@ mod tests {
         };
         assert_eq!(fitting("cgroup2 cgroup2 rw"), [Some("0-3".into()), Some("1".into())]);
         assert_eq!(fitting("cgroup cgroup rw,cpu,cpuset"), [None, Some("1".into())]);
+    }
+
+    /// As by EACCES or EIO, which nobody can have here.
+    fn loops(dir: &std::path::Path, group: &str) {
+        std::fs::remove_dir_all(dir.join(group)).unwrap();
+        std::os::unix::fs::symlink(dir.join(group), dir.join(group)).unwrap();
+    }
+
+    #[test]
+    fn a_group_has_ended_only_if_it_is_not_there_and_one_that_cannot_be_read_is_missed() {
+        let (dir, root) = testing::tree(&[
+            ("proc/self/mountinfo", "25 22 0:22 / /cg rw - cgroup cgroup rw,cpu\n"),
+            ("proc/stat", "cpu0 1 1 1 1 1 1 1 1\n"),
+            ("proc/uptime", "1.00 1.00\n"),
+            ("sys/devices/system/cpu/online", "0\n"),
+            ("cg/a/cpu.shares", "1024\n"),
+            ("cg/b/cpu.shares", "1024\n"),
+            ("cg/c/cpu.shares", "1024\n"),
+        ]);
+        let all = ["/a", "/b", "/c"].map(String::from);
+        let [a, b, c] = all.clone().map(|path| VmId(format!("{path}@{}", root.inode("/cg").unwrap())));
+        let mut machine = Cgroups::open(root, Choice::Usual).unwrap();
+        let look = |machine: &mut Cgroups| machine.look(Chosen { paths: all.to_vec(), note: None }).unwrap();
+        assert!(!look(&mut machine).may_lack_vms());
+        loops(dir.path(), "cg/a");
+        std::fs::remove_dir_all(dir.path().join("cg/b")).unwrap();
+        let read = [&a, &b, &c].map(|vm| Act::current(&mut machine, vm, Lever::Weight).is_ok());
+        assert_eq!(
+            (read, [&a, &b, &c].map(|vm| machine.may_be_there(vm))),
+            ([false, false, true], [true, false, true])
+        );
+        let seen = look(&mut machine);
+        assert_eq!(
+            ["/a", "/b", "/c"].map(|name| seen.may_lack(name)),
+            [true, false, false],
+            "{:?}",
+            seen.unread
+        );
+        // One that is there, and that nothing lists.
+        let view = HostView::default();
+        let unread: Vec<String> =
+            machine.reader.missed(&all, &view).into_iter().map(|unread| unread.path).collect();
+        assert_eq!(unread, ["VM \"/a\"", "VM \"/c\""]);
+        // Nor are there no groups where those that there are cannot be listed.
+        loops(dir.path(), "cg/c");
+        assert!(machine.reader.children("/c").is_err() && machine.reader.children("/b").is_ok());
+        loops(dir.path(), "cg");
+        assert!(machine.observe().is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corefit_core::machine::{Machine, MachineError, Snapshot};
 
-use super::choose::Choice;
+use super::choose::{Choice, Chosen};
 use super::{HostReader, VmCounters, VmGroup};
 use crate::root::Root;
 
@@ -47,6 +47,24 @@ impl Cgroups {
         let first = instants.remove(0);
         instants.reverse();
         Ok(Cgroups { later: instants, ..Cgroups::open(first, choice)? })
+    }
+
+    /// What it shows with these groups as VMs.
+    pub(super) fn look(&mut self, chosen: Chosen) -> Result<Snapshot, MachineError> {
+        let mut view = self.reader.look(&chosen.paths, VmCounters::Read)?;
+        view.unread.extend(self.reader.missed(&chosen.paths, &view));
+        let vms = view.vms.into_iter().map(VmGroup::into_vm).chain(view.others);
+        Ok(Snapshot {
+            at: view.at,
+            pcpus: view.pcpus,
+            caches: view.caches,
+            uncounted: view.uncounted,
+            groups: view.groups,
+            vms: vms.collect(),
+            unread: view.unread,
+            notes: chosen.note.into_iter().collect(),
+            ..Snapshot::default()
+        })
     }
 
     fn nothing(&self) -> String {
@@ -96,19 +114,7 @@ impl Machine for Cgroups {
         if chosen.paths.is_empty() {
             chosen.note = Some(self.nothing());
         }
-        let view = self.reader.look(&chosen.paths, VmCounters::Read)?;
-        let vms = view.vms.into_iter().map(VmGroup::into_vm).chain(view.others);
-        Ok(Snapshot {
-            at: view.at,
-            pcpus: view.pcpus,
-            caches: view.caches,
-            uncounted: view.uncounted,
-            groups: view.groups,
-            vms: vms.collect(),
-            unread: view.unread,
-            notes: chosen.note.into_iter().collect(),
-            ..Snapshot::default()
-        })
+        self.look(chosen)
     }
 
     fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {

@@ -182,7 +182,11 @@ impl HostReader {
     /// All threads in a group and below it, now.
     pub(crate) fn threads(&self, path: &str) -> Result<Vec<u32>, ReadError> {
         let mut all = Vec::new();
-        for group in inside(&self.tree, self.root(), path) {
+        let (groups, unlisted) = inside(&self.tree, self.root(), path);
+        if let Some(error) = unlisted {
+            return Err(error);
+        }
+        for group in groups {
             let listed = optional(self.tree.threads(self.root(), &group))?.unwrap_or_default();
             all.extend(listed.into_iter().map(|(_, tid)| tid).filter(|tid| *tid > 0));
         }
@@ -385,7 +389,7 @@ impl HostReader {
         known.growth_ns
     }
 
-    /// The settings of a group, read anew when it is another one or time has come. `None` if it is gone.
+    /// The settings of a group, read anew when it is another one or time has come. `None` if it is gone, or nobody knows.
     fn settle(&mut self, path: &str, g: &mut Gathering) -> Option<&Known> {
         let mut known = self.groups.remove(path);
         // A group whose counter, left open, can still be read is the one that it was.
@@ -394,7 +398,15 @@ impl HostReader {
         let root = &self.kept.root;
         let inode = match &known {
             Some(known) if text.is_some() => known.inode,
-            _ => root.inode(&self.tree.dir(path))?,
+            _ => match root.inode(&self.tree.dir(path)) {
+                Ok(inode) => inode,
+                Err(error) => {
+                    if !error.is_absent() {
+                        g.notes.error(What::Siblings, &error);
+                    }
+                    return None;
+                }
+            },
         };
         known = known.filter(|known| known.inode == inode);
         // Nobody asks for what is in VMs that somebody else counts; what holds VMs is walked anyway.
@@ -410,7 +422,7 @@ impl HostReader {
             if text.is_none() {
                 known.usage_file = self.tree.usage_file(root, path);
             }
-            known.inside = if walk { inside(&self.tree, root, path) } else { Vec::new() };
+            known.inside = if walk { inside(&self.tree, root, path).0 } else { Vec::new() };
         }
         // What holds VMs is counted after them, so that nothing of theirs is missing in it.
         known.usage_text = text.filter(|_| !g.ways.contains(path));
@@ -545,17 +557,21 @@ fn above(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// A group and all below it.
-fn inside(tree: &Tree, root: &Root, path: &str) -> Vec<String> {
+/// A group and all below it, as far as they could be listed, and what kept some from that.
+fn inside(tree: &Tree, root: &Root, path: &str) -> (Vec<String>, Option<ReadError>) {
+    let mut unlisted = None;
     let mut found = vec![path.to_owned()];
     let mut next = 0;
     while next < found.len() && found.len() < MOST_GROUPS {
         let group = found[next].clone();
-        let names = tree.children(root, &group).unwrap_or_default();
+        let names = tree.children(root, &group).unwrap_or_else(|error| {
+            unlisted = Some(error);
+            Vec::new()
+        });
         found.extend(names.iter().map(|name| format!("{group}/{name}")));
         next += 1;
     }
-    found
+    (found, unlisted)
 }
 
 #[cfg(test)]

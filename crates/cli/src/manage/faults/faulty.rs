@@ -41,6 +41,8 @@ pub(super) struct Faulty {
     pub(super) tardy: BTreeSet<u32>,
     /// VMs that libvirtd could not be asked about in time for a look.
     pub(super) missed: BTreeSet<u32>,
+    /// Groups that looks do not list, and of which no file can be opened just now, though they are there.
+    pub(super) unlisted: BTreeSet<u32>,
     /// Groups that play no VM any more, as one in which a container has begun.
     pub(super) holding: BTreeSet<u32>,
     /// VMs whose notes cannot be taken back.
@@ -139,7 +141,7 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (forbidding, by_guests) = Default::default();
+        let (forbidding, by_guests, unlisted) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
         let (untold, tardy, unheard, signal, losing, soon_made, anew, written) = Default::default();
@@ -164,6 +166,7 @@ impl Faulty {
             untold,
             forbidding,
             by_guests,
+            unlisted,
             owned,
             plugging,
             unplugged,
@@ -410,6 +413,9 @@ impl Faulty {
 
     fn reach(&self, vm: u32, lever: Lever) -> Result<(), MachineError> {
         let guests = matches!(lever, Lever::Online | Lever::Told);
+        if self.unlisted.contains(&vm) {
+            return Err(MachineError::Gone("too many open files".into()));
+        }
         if self.deaf || (guests && self.hung.contains(&vm)) {
             return Err(MachineError::Gone("no answer".into()));
         }
@@ -477,7 +483,8 @@ impl Machine for Faulty {
             snapshot.pcpus.clear();
         }
         (0..).zip(&mut snapshot.vms).for_each(|(number, vm)| self.show(number, vm));
-        snapshot.vms.retain(|vm| self.number(&vm.id).is_ok_and(|vm| !self.holding.contains(&vm)));
+        let seen = |vm: u32| !self.holding.contains(&vm) && !self.unlisted.contains(&vm);
+        snapshot.vms.retain(|vm| self.number(&vm.id).is_ok_and(seen));
         for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {
             let id = self.id(*vm);
             snapshot.vms.retain(|vm| vm.id != id);
@@ -513,6 +520,10 @@ impl Act for Faulty {
         let (Lever::Online, Value::Vcpus(want)) = (lever, value) else { return None };
         let part = want.intersection(self.unplugged.get(&self.number(vm).ok()?)?);
         (part != *want).then_some(Value::Vcpus(part))
+    }
+
+    fn may_be_there(&mut self, vm: &VmId) -> bool {
+        self.number(vm).is_ok_and(|vm| self.unlisted.contains(&vm))
     }
 
     fn is_by_guest(&self, vm: &VmId) -> bool {

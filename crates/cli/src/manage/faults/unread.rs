@@ -84,3 +84,25 @@ fn what_a_vm_brought_that_is_read_late_is_not_taken_for_what_was_before() {
     drop(held);
     check(&mut machine.0.borrow_mut(), &expected).unwrap();
 }
+
+/// As where no file can be opened any more while a look lists groups.
+#[test]
+fn a_group_that_is_only_not_listed_and_not_read_has_not_ended() {
+    let (dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Weight, weighing(200))], None);
+    story.machine.unlisted.insert(1);
+    // Whoever goes on with others keeps what it was, and so does whoever puts back.
+    story.step(&[], None);
+    assert_eq!(story.keeper.as_ref().unwrap().entries().len(), 1);
+    story.keeper = None;
+    let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
+    let mut keeper = Keeper::new(journal, LONG);
+    let snapshot = story.machine.observe().unwrap();
+    let restored = keeper.restore(&mut story.machine, &snapshot);
+    assert_eq!((restored.ended, restored.pending.len(), keeper.entries().len()), (0, 1, 1), "{restored:?}");
+    assert!(restored.waits_for.is_some(), "it may be read the next time");
+    drop(keeper);
+    story.machine.unlisted.clear();
+    story.end();
+    story.check().unwrap();
+}

@@ -59,6 +59,10 @@ impl Act for Shared {
         self.0.borrow_mut().keep(vm, text)
     }
 
+    fn may_be_there(&mut self, vm: &VmId) -> bool {
+        self.0.borrow_mut().may_be_there(vm)
+    }
+
     fn is_by_guest(&self, vm: &VmId) -> bool {
         self.0.borrow().is_by_guest(vm)
     }

@@ -202,7 +202,9 @@ impl Keeper {
         let ended = |entry: &Entry, machine: &mut dyn Act| {
             !here.contains(&entry.vm)
                 && !snapshot.may_lack(&entry.name)
-                && machine.current(&entry.vm, entry.lever).is_err_and(|error| undo::is_over(entry, &error))
+                && machine
+                    .current(&entry.vm, entry.lever)
+                    .is_err_and(|error| undo::has_ended(machine, entry, &error))
         };
         let before = self.journal.entries().len();
         let mut over = BTreeSet::new();

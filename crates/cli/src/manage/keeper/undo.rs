@@ -309,7 +309,7 @@ impl Keeper {
         let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
         let gone = seen.is_none() && !undo.snapshot.may_lack(&entry.name);
         let current = machine.current(&entry.vm, entry.lever);
-        if gone && current.as_ref().is_err_and(|error| is_over(entry, error)) {
+        if gone && current.as_ref().is_err_and(|error| has_ended(machine, entry, error)) {
             restored.ended += 1;
             return Err(Then::Done);
         }
@@ -441,9 +441,14 @@ pub(super) fn may_pass(error: &MachineError) -> bool {
 
 /// Whether this answer says of a VM that no look shows that it has ended: levers that are looked for on this machine are not even
 /// there. A control group says whether it is there, and may lack only a lever, as one that others took a controller from.
-pub(super) fn is_over(entry: &Entry, error: &MachineError) -> bool {
+fn is_over(entry: &Entry, error: &MachineError) -> bool {
     let lacks = matches!(error, MachineError::Unsupported(_));
     matches!(error, MachineError::Gone(_)) || lacks && !is_path(&entry.name)
+}
+
+/// The same, and whether the machine is sure of that: of what could only not be read, for want of files that may be opened, it is not.
+pub(super) fn has_ended(machine: &mut dyn Act, entry: &Entry, error: &MachineError) -> bool {
+    is_over(entry, error) && !machine.may_be_there(&entry.vm)
 }
 
 /// Whether what is called so is a control group.
