@@ -59,6 +59,9 @@ pub(super) struct Faulty {
     /// offline, as a daemon knows of those that it asked.
     pub(super) forbidding: BTreeSet<u32>,
     pub(super) by_guests: BTreeSet<u32>,
+    /// VMs of which a limit is refused once, after what is saved of it was made smaller; and the quota that somebody sets just then, who knows
+    /// nothing of what is saved.
+    pub(super) refusing: BTreeMap<u32, Option<u64>>,
     /// VMs whose owner wants them to be left alone.
     pub(super) owned: BTreeSet<u32>,
     /// VMs whose vCPUs that are not online are not there.
@@ -141,7 +144,7 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (forbidding, by_guests, unlisted) = Default::default();
+        let (forbidding, by_guests, unlisted, refusing) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
         let (untold, tardy, unheard, signal, losing, soon_made, anew, written) = Default::default();
@@ -167,6 +170,7 @@ impl Faulty {
             forbidding,
             by_guests,
             unlisted,
+            refusing,
             owned,
             plugging,
             unplugged,
@@ -230,6 +234,7 @@ impl Faulty {
             10 if calls < 5 => self.soon = Some((calls, Fault::Gone, vm)),
             9 => drop(self.clinging.insert(vm)),
             11 => drop(self.busy.insert(vm)),
+            12 if calls < 10 => drop(self.refusing.insert(vm, None)),
             13 => drop(self.losing.insert(vm)),
             14 => self.soon = Some((calls, Fault::Deaf, vm)),
             15 => self.soon = Some((calls, Fault::Hung, vm)),
@@ -364,6 +369,11 @@ impl Faulty {
     fn write_in_steps(&mut self, vm: u32, lever: Lever, to: Limit) -> Result<(), MachineError> {
         let Value::Limit(from) = self.read(vm, lever)? else { unreachable!() };
         let saved = Limit { burst_us: from.burst_us.min(to.burst_us), ..from };
+        if let Some(his) = self.refusing.remove(&vm) {
+            let quota_us = his.or(saved.quota_us);
+            self.write(vm, lever, &Value::Limit(Limit { quota_us, ..saved }))?;
+            return Err(MachineError::Malformed("the group below has more of it".into()));
+        }
         let period = Limit { period_us: to.period_us, ..saved };
         for step in [saved, period, Limit { quota_us: to.quota_us, ..period }, to] {
             self.write(vm, lever, &Value::Limit(step))?;
@@ -447,6 +457,7 @@ impl Faulty {
         (self.deaf, self.hung, self.lying, self.halfway, self.missed) = Default::default();
         (self.clinging, self.unkeeping, self.denied, self.soon, self.soon_made) = Default::default();
         self.losing.clear();
+        self.refusing.clear();
         self.go_on();
     }
 }

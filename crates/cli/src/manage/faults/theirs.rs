@@ -416,3 +416,29 @@ fn what_a_user_of_a_guest_writes_over_what_it_is_told_is_never_his_nor_told_agai
     story.end();
     story.check().unwrap();
 }
+
+/// libvirt writes a quota after what is saved of it was made smaller, and may refuse it: what somebody makes it just then is his, but for
+/// what is saved.
+#[test]
+fn of_a_limit_that_was_refused_after_a_part_what_is_saved_is_put_back_whatever_quota_somebody_set_meanwhile()
+{
+    let saving =
+        |quota_us, burst_us| Value::Limit(Limit { quota_us: Some(quota_us), period_us: 100_000, burst_us });
+    for (changed_before, his) in [(false, None), (false, Some(45_000)), (true, None), (true, Some(45_000))] {
+        let case = format!("changed before: {changed_before}, his: {his:?}");
+        let (_dir, mut story) = begun();
+        story.machine.write(0, Lever::Quota, &saving(60_000, 20_000)).unwrap();
+        if changed_before {
+            story.step(&[story.action(0, Lever::Quota, saving(50_000, 10_000))], None);
+            assert_eq!(story.machine.truth(0, Lever::Quota), saving(50_000, 10_000));
+        }
+        let was = if changed_before { 50_000 } else { 60_000 };
+        story.machine.refusing.insert(0, his);
+        let outcome = story.apply(&[story.action(0, Lever::Quota, saving(30_000, 5_000))]).remove(0);
+        assert!(outcome.result.is_err() && !story.machine.refusing.contains_key(&0), "{case}: {outcome:?}");
+        assert_eq!(story.machine.truth(0, Lever::Quota), saving(his.unwrap_or(was), 5_000), "{case}");
+        story.expected.insert((0, Lever::Quota), saving(his.unwrap_or(60_000), 20_000));
+        story.end();
+        story.check().unwrap_or_else(|what| panic!("{case}: {what}"));
+    }
+}
