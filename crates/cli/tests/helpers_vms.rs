@@ -15,7 +15,7 @@ use std::time::Duration;
 use corefit_core::Weight;
 use corefit_core::machine::{Act, HostEstimate, Lever, Value, VmId, estimate};
 use manage_support::{Daemon, comes, corefit, current, until};
-use vm_support::{Vms, or_skipped};
+use vm_support::{Vms, or_skipped, stolen};
 
 const CONFIG: &str = "metrics = \"off\"\ntell = false\n[policy]\nsize = \"none\"\nhelpers = \"light\"\n";
 /// How long a VM may take to starve, and to get its part again.
@@ -34,8 +34,7 @@ fn watch(machine: &mut dyn Act, vms: &Vms, seconds: u64) -> (HostEstimate, f64) 
     let before = vms.look(machine);
     std::thread::sleep(Duration::from_secs(seconds));
     let seen = estimate(&before, &vms.look(machine)).unwrap();
-    let stolen: f64 = seen.pcpus.iter().filter_map(|pcpu| pcpu.steal).map(|steal| steal.0).sum();
-    let part = stolen / seen.pcpus.len() as f64;
+    let part = stolen(&seen) / seen.pcpus.len() as f64;
     (seen, part)
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use corefit_core::Time;
 use corefit_core::machine::{HostEstimate, Pcpu, Role, Snapshot, estimate};
-use vm_support::{Vms, or_skipped};
+use vm_support::{Vms, or_skipped, stolen};
 
 /// The most that a VM's mean over the windows may differ from the prediction, in pCPUs.
 const NEAR: f64 = 0.05;
@@ -245,11 +245,6 @@ impl Window {
         }
         println!("  others use {:.3}, {:.3} are stolen", self.others, self.stolen);
     }
-}
-
-/// pCPUs of this machine that a hypervisor took.
-fn stolen(seen: &HostEstimate) -> f64 {
-    seen.pcpus.iter().filter_map(|pcpu| pcpu.steal).map(|cpus| cpus.0).sum()
 }
 
 impl Case {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use corefit_core::machine::{Act, Snapshot};
+use corefit_core::machine::{Act, HostEstimate, Snapshot};
 use corefit_linux::libvirt::{Options, open};
 
 /// Longest that a look may take: longer than a libvirtd gets no CPU on a busy machine.
@@ -49,6 +49,11 @@ fn testvm_of(state: Option<&Path>, arguments: &[&str]) -> Output {
 /// Whether libvirtd was asked for what a look shows.
 pub(crate) fn is_of_now(snapshot: &Snapshot) -> bool {
     !snapshot.notes.iter().any(|note| note.contains("is what it said before that"))
+}
+
+/// pCPUs of this machine that a hypervisor took.
+pub(crate) fn stolen(seen: &HostEstimate) -> f64 {
+    seen.pcpus.iter().filter_map(|pcpu| pcpu.steal).map(|cpus| cpus.0).sum()
 }
 
 impl Vms {

@@ -74,7 +74,7 @@ impl Written {
     /// What a VM carries may say something else than is so.
     pub(super) fn unkept(&mut self, vm: u32) {
         self.failed.insert(vm);
-        self.settled.retain(|(of, _), _| *of != vm);
+        self.unknown(vm);
     }
 
     /// Somebody else writes a setting.
@@ -89,7 +89,7 @@ impl Written {
         self.just = None;
     }
 
-    /// A VM has another id now.
+    /// What corefit knows of a VM's settings may be something else than is so: it has another id now, or carries something else.
     pub(super) fn unknown(&mut self, vm: u32) {
         self.settled.retain(|(of, _), _| *of != vm);
     }
