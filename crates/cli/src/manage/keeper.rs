@@ -319,6 +319,14 @@ impl Keeper {
         if self.put_back.contains(&(vm.clone(), *lever)) {
             return Some(Err(MachineError::Denied(self.is_back(vm, *lever))));
         }
+        // What it is told counts for some seconds only.
+        if *lever != Lever::Told && action.why != Why::AskedAgain {
+            match machine.wishes_stand(vm) {
+                Ok(true) => {}
+                Ok(false) => return Some(Err(outdated())),
+                Err(error) => return Some(Err(error)),
+            }
+        }
         let current = machine.current(vm, *lever);
         self.hear(vm, *lever, &current);
         let current = match current {

@@ -186,6 +186,16 @@ pub trait Act: Machine {
         false
     }
 
+    /// Whether the owner of a VM still wants of it what the last look showed, where that had no time to ask: who does not, though it is known
+    /// that something of the VM changed, may overwrite what he has just forbidden. What its settings are [`current`](Act::current) says.
+    ///
+    /// # Errors
+    /// As [`current`](Act::current).
+    fn wishes_stand(&mut self, vm: &VmId) -> Result<bool, MachineError> {
+        _ = vm;
+        Ok(true)
+    }
+
     /// Somebody else changed a setting of a VM since the last look: the next one shows what it is by now. Of machines whose looks show that
     /// anyway there is nothing to do.
     fn look_anew(&mut self, vm: &VmId) {

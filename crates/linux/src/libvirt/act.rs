@@ -187,6 +187,16 @@ impl Act for LibvirtMachine {
         part.ok()?.map(Value::Vcpus)
     }
 
+    fn wishes_stand(&mut self, vm: &VmId) -> Result<bool, MachineError> {
+        let Some(shown) = self.outdated.get(vm) else { return Ok(true) };
+        let owner = self.hand.with(Whom::Libvirtd, vm, |domain, _| Ok(define(domain)?.owner))?;
+        let stand = owner == *shown;
+        if stand {
+            self.outdated.remove(vm);
+        }
+        Ok(stand)
+    }
+
     fn look_anew(&mut self, vm: &VmId) {
         self.changed(vm);
     }
@@ -326,9 +336,10 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::local::Local;
+    use super::super::owner::OWNER;
     use super::*;
     use crate::libvirt::Options;
-    use corefit_core::machine::LeverKind;
+    use corefit_core::machine::{LeverKind, Machine};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -427,6 +438,51 @@ mod tests {
         );
         let text = machine.set(&vm, Lever::Online, &Value::Vcpus(CpuSet::first(3)));
         assert!(matches!(text, Err(MachineError::Gone(_))), "{text:?}");
+    }
+
+    #[test]
+    fn what_an_owner_said_after_the_look_had_time_to_ask_counts_and_settings_are_those_of_now() {
+        let (_file, uri) = session::tests::host(1);
+        let mut machine = LibvirtMachine::new(&uri, patient());
+        let vm = machine.observe().unwrap().vms.remove(0).id;
+        let (uuid, _) = session::key(&vm).unwrap();
+        // Each connection has a copy of the host: what is written by the hand's no look shows.
+        let says = |machine: &mut LibvirtMachine, hands_off: &str| {
+            let element = format!("<owner hands-off='{hands_off}'/>");
+            let done = machine.hand.with(Whom::Libvirtd, &vm, move |domain, _| {
+                domain.set_metadata(OWNER, Some(&element)).map_err(|error| plain(&error))
+            });
+            done.unwrap();
+        };
+        let look = |machine: &mut LibvirtMachine, late: bool| {
+            machine.changed(&vm);
+            let until = std::time::Instant::now() + Duration::from_secs(600);
+            machine.blamed = late.then(|| (uuid.clone(), until)).into_iter().collect();
+            let seen = machine.observe().unwrap();
+            assert!(!seen.vms[0].hands_off);
+            assert_eq!(
+                seen.notes.iter().any(|note| note.contains("is what it said before")),
+                late,
+                "{:?}",
+                seen.notes
+            );
+        };
+        says(&mut machine, "yes");
+        look(&mut machine, true);
+        assert_eq!([(); 2].map(|()| machine.wishes_stand(&vm)), [Ok(false), Ok(false)]);
+        says(&mut machine, "no");
+        assert_eq!(machine.wishes_stand(&vm), Ok(true));
+        says(&mut machine, "yes");
+        assert_eq!(machine.wishes_stand(&vm), Ok(true), "it is asked once for each look");
+        look(&mut machine, true);
+        assert_eq!(machine.wishes_stand(&vm), Ok(false));
+        look(&mut machine, false);
+        assert_eq!(machine.wishes_stand(&vm), Ok(true), "the look has asked");
+
+        let pin = Value::Pcpus("0".parse().unwrap());
+        machine.set(&vm, Lever::Affinity(0), &pin).unwrap();
+        look(&mut machine, true);
+        assert_eq!(machine.current(&vm, Lever::Affinity(0)), Ok(pin));
     }
 
     #[test]

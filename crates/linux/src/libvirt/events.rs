@@ -5,24 +5,38 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::api::{Connection, uuid};
 use super::sys;
 
-/// UUIDs of domains of which something changed since they were last taken.
+/// UUIDs of domains of which something changed since they were asked about.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changed(Arc<Mutex<BTreeSet<String>>>);
 
 impl Changed {
-    /// Those that changed; forgets them.
-    pub(super) fn take(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Those that changed.
+    pub(super) fn all(&self) -> BTreeSet<String> {
+        self.set().clone()
     }
 
     pub(super) fn add(&self, uuid: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid);
+        self.set().insert(uuid);
+    }
+
+    /// It is asked about now.
+    pub(super) fn asks(&self, uuid: &str) {
+        self.set().remove(uuid);
+    }
+
+    /// Only these are left.
+    pub(super) fn retain(&self, is: impl Fn(&String) -> bool) {
+        self.set().retain(is);
+    }
+
+    fn set(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

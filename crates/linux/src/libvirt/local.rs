@@ -459,6 +459,7 @@ mod tests {
             definition: std::sync::Arc::default(),
             version: 1,
             pid: Some(child.id()),
+            outdated: false,
         };
         let seen: Vec<Seen> = (0..64).map(seen).collect();
         let mut local = Local::default();

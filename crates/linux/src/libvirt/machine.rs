@@ -20,6 +20,7 @@ use super::hand::Hand;
 use super::limit;
 use super::local::Local;
 use super::online::can_have;
+use super::owner::Owner;
 use super::pins::Pcpus;
 use super::session::{self, Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};
@@ -49,12 +50,14 @@ pub(super) struct LibvirtMachine {
     bell: Option<Worker<Connection>>,
     bell_crew: Crew,
     /// UUIDs of domains that are not asked about, and until when.
-    blamed: BTreeMap<String, Instant>,
+    pub(super) blamed: BTreeMap<String, Instant>,
     pub(super) agents: Option<Agents>,
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
     pub(super) local: Local,
     pub(super) hand: Hand,
+    /// VMs that changed, and that the last look had no time to ask about; what their owners want by what it shows.
+    pub(super) outdated: BTreeMap<VmId, Owner>,
     /// pCPUs of the host when it was looked at last.
     pub(super) pcpus: Pcpus,
 }
@@ -77,6 +80,7 @@ impl LibvirtMachine {
             host: None,
             local: Local::default(),
             hand: Hand::new(uri),
+            outdated: BTreeMap::new(),
             pcpus: Pcpus::default(),
             options,
         }
@@ -231,10 +235,13 @@ impl LibvirtMachine {
     /// be read: what is new counts as something else that runs here, and what has ended is seen to have.
     fn fall_back(&mut self, deadline: Instant) -> Result<Look, Option<MachineError>> {
         let patient = self.pending.as_ref().is_some_and(|(since, _)| since.elapsed() < BLAME);
-        if let Some((vms, unread)) = self.last.clone()
+        if let Some((mut vms, unread)) = self.last.clone()
             && patient
             && self.answers(deadline)
         {
+            let mut changed = self.changed.all();
+            changed.extend(self.subject.lock().ok().and_then(|subject| subject.clone()));
+            vms.iter_mut().for_each(|vm| vm.outdated |= changed.contains(&vm.key.0));
             // Without how long ago: it is said once while it is so.
             let note = "libvirtd is busy with a VM: which VMs there are is what it said before that";
             return Ok(Look { local: true, vms, unread, notes: vec![note.into()], ..Look::default() });
@@ -385,10 +392,14 @@ fn room_for_files() {
     }
 }
 
+fn id((uuid, number): &Key) -> VmId {
+    VmId(format!("{uuid}#{number}"))
+}
+
 /// A domain as its definition has it.
 fn plain(seen: &Seen, pcpus: &CpuSet) -> VmState {
     let mut vm = defined(&seen.definition, pcpus);
-    vm.id = VmId(format!("{}#{}", seen.key.0, seen.key.1));
+    vm.id = id(&seen.key);
     vm.name = seen.name.clone();
     let owner = seen.definition.owner.of(&seen.name);
     (vm.hands_off, vm.wishes, vm.unclear) = (owner.hands_off, owner.wishes, owner.unclear);
@@ -470,13 +481,20 @@ impl Machine for LibvirtMachine {
 
     fn observe(&mut self) -> Result<Snapshot, MachineError> {
         let look = self.look(Instant::now() + self.options.timeout)?;
-        let mut snapshot = Snapshot { unread: look.unread, notes: look.notes, ..Snapshot::default() };
+        let mut snapshot = Snapshot { unread: look.unread, notes: look.notes.clone(), ..Snapshot::default() };
         let mut vms = if look.local {
             self.here(&look.vms, &mut snapshot)?
         } else {
             elsewhere(&look.vms, look.asked.unwrap_or_default(), &mut snapshot)?
         };
         self.guests(&mut vms, &look.vms, &mut snapshot);
+        let outdated = look.vms.iter().filter(|seen| seen.outdated);
+        self.outdated = outdated.map(|seen| (id(&seen.key), seen.definition.owner.clone())).collect();
+        if !self.outdated.is_empty() && look.notes.is_empty() {
+            let note =
+                "libvirtd is slow: what is set for some VMs, which changed, is what it said before that";
+            snapshot.notes.push(note.into());
+        }
         let here: BTreeSet<&VmId> = vms.iter().map(|(_, vm)| &vm.id).collect();
         // Who is only missed is as he was.
         let lacks = snapshot.may_lack_vms();
@@ -517,6 +535,7 @@ impl LibvirtMachine {
             definition: std::sync::Arc::default(),
             version: 1,
             pid: None,
+            outdated: false,
         };
         let why = "not asked for yet".into();
         let unread = Unread { what: What::Siblings, path: "VM \"a\"".into(), why };
@@ -609,6 +628,13 @@ mod tests {
         let look = machine.fall_back(until).unwrap();
         let snapshot = Snapshot { unread: look.unread, ..Snapshot::default() };
         assert!(snapshot.may_lack("a") && snapshot.may_lack_vms());
+        // What changed meanwhile is not shown, and nobody knows what did of whom it hangs at.
+        machine.missed_but(&["a", "b", "c"].map(|uuid| (uuid.into(), 1)));
+        machine.changed.add("a".into());
+        *machine.subject.lock().unwrap() = Some("b".into());
+        let look = machine.fall_back(until).unwrap();
+        assert_eq!(look.vms.iter().map(|seen| seen.outdated).collect::<Vec<_>>(), [true, true, false]);
+        machine.missed_but(&[]);
         // All were read by a look that was late, and the next one is as late.
         let (answered, answer) = std::sync::mpsc::channel();
         answered.send(Ok(Look { local: true, ..Look::default() })).unwrap();

@@ -81,6 +81,8 @@ pub(super) struct Seen {
     pub(super) version: u64,
     /// Its QEMU on this machine.
     pub(super) pid: Option<u32>,
+    /// It changed, and there was no time to ask how.
+    pub(super) outdated: bool,
 }
 
 impl Session {
@@ -148,29 +150,28 @@ impl Session {
         }
         let present: BTreeSet<&Key> = domains.iter().map(|(key, _)| key).collect();
         self.known.retain(|key, _| present.contains(key));
-        let changed = self.changed.take();
+        let uuids: BTreeSet<&String> = present.iter().map(|(uuid, _)| uuid).collect();
+        self.changed.retain(|uuid| uuids.contains(uuid));
+        let mut changed = self.changed.all();
         let due = self.due(&domains, skip, &changed);
-        let mut turns: Vec<(Option<Instant>, &Key, &Domain<'_>)> = domains
-            .iter()
-            .map(|(key, domain)| (self.known.get(key).map(|known| known.read), key, *domain))
-            .collect();
+        let mut turns: Vec<&(Key, &Domain<'_>)> =
+            domains.iter().filter(|(key, _)| due.contains(key)).collect();
         // First those of which nothing is known, then who was asked about longest ago.
-        turns.sort_by_key(|(read, ..)| *read);
-        let mut asked = false;
-        for (_, key, domain) in turns {
-            if due.contains(key) && (!asked || Instant::now() < until) {
-                asked = true;
-                *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.0.clone());
-                let version = self.known.get(key).map_or(0, |known| known.version) + 1;
-                // Its QEMU is looked for again: while it moves between two libvirtds of this machine, the other
-                // one's has its UUID, too.
-                let (definition, read) = (self.define(domain), Instant::now());
-                let known = Known { definition, read, version, pid: None };
-                self.known.insert(key.clone(), known);
-            } else if changed.contains(&key.0) {
-                // It is still to be asked.
-                self.changed.add(key.0.clone());
+        turns.sort_by_key(|(key, _)| self.known.get(key).map(|known| known.read));
+        for (turn, (key, domain)) in turns.into_iter().enumerate() {
+            if turn > 0 && Instant::now() >= until {
+                break;
             }
+            *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.0.clone());
+            // What changes from now on is news again.
+            self.changed.asks(&key.0);
+            changed.remove(&key.0);
+            let version = self.known.get(key).map_or(0, |known| known.version) + 1;
+            // Its QEMU is looked for again: while it moves between two libvirtds of this machine, the other
+            // one's has its UUID, too.
+            let (definition, read) = (self.define(domain), Instant::now());
+            let known = Known { definition, read, version, pid: None };
+            self.known.insert(key.clone(), known);
         }
         *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if self.local {
@@ -189,6 +190,7 @@ impl Session {
                         definition: definition.clone(),
                         version: known.version,
                         pid: known.pid,
+                        outdated: changed.contains(&key.0),
                     });
                     continue;
                 }
@@ -307,13 +309,15 @@ pub(super) mod tests {
         let mut session = Session::open("test:///default", 4, Subject::default(), changed.clone()).unwrap();
         let mut look = |time: u64, skip: &BTreeSet<String>| {
             let look = session.look(Instant::now() + Duration::from_secs(time), skip).unwrap();
-            (look.vms[0].key.0.clone(), look.vms[0].version)
+            (look.vms[0].key.0.clone(), (look.vms[0].version, look.vms[0].outdated))
         };
-        let (uuid, first) = look(60, &BTreeSet::new());
+        let (uuid, (first, _)) = look(60, &BTreeSet::new());
         changed.add(uuid.clone());
-        assert_eq!(look(60, &[uuid.clone()].into()).1, first, "it was not to be asked");
-        assert_eq!(look(60, &BTreeSet::new()).1, first + 1);
-        assert_eq!(look(60, &BTreeSet::new()).1, first + 1, "it is known now");
+        changed.add("one that has ended".into());
+        assert_eq!(look(60, &[uuid.clone()].into()).1, (first, true), "it was not to be asked");
+        assert_eq!(changed.all(), [uuid.clone()].into());
+        assert_eq!(look(60, &BTreeSet::new()).1, (first + 1, false));
+        assert_eq!(look(60, &BTreeSet::new()).1, (first + 1, false), "it is known now");
     }
 
     #[test]
@@ -321,9 +325,11 @@ pub(super) mod tests {
         let (_file, uri) = host(3);
         let changed = Changed::default();
         let mut session = Session::open(&uri, 4, Subject::default(), changed.clone()).unwrap();
+        let mut outdated = Vec::new();
         let mut look = || {
             let look = session.look(Instant::now(), &BTreeSet::new()).unwrap();
             let versions: Vec<u64> = look.vms.iter().map(|seen| seen.version).collect();
+            outdated.push(look.vms.iter().filter(|seen| seen.outdated).count());
             (look.vms.into_iter().map(|seen| seen.key.0).collect::<Vec<_>>(), versions, look.unread.len())
         };
         let mut known = Vec::new();
@@ -340,6 +346,7 @@ pub(super) mod tests {
         }
         let (_, versions, _) = look();
         assert!(versions.iter().all(|version| *version > 1), "{versions:?}");
+        assert_eq!(outdated, [0, 0, 0, 2, 2, 1, 0, 0, 0, 0], "who was not asked is not as it is shown");
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub(super) struct Faulty {
     /// VMs of which a limit is refused once, after what is saved of it was made smaller; and the quota that somebody sets just then, who knows
     /// nothing of what is saved.
     pub(super) refusing: BTreeMap<u32, Option<u64>>,
+    /// VMs whose owner has said something that the last look could not ask for.
+    pub(super) unasked: BTreeSet<u32>,
     /// VMs whose owner wants them to be left alone.
     pub(super) owned: BTreeSet<u32>,
     /// VMs whose vCPUs that are not online are not there.
@@ -144,7 +146,7 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (forbidding, by_guests, unlisted, refusing) = Default::default();
+        let (forbidding, by_guests, unlisted, refusing, unasked) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
         let (untold, tardy, unheard, signal, losing, soon_made, anew, written) = Default::default();
@@ -170,6 +172,7 @@ impl Faulty {
             forbidding,
             by_guests,
             unlisted,
+            unasked,
             refusing,
             owned,
             plugging,
@@ -535,6 +538,10 @@ impl Act for Faulty {
 
     fn may_be_there(&mut self, vm: &VmId) -> bool {
         self.number(vm).is_ok_and(|vm| self.unlisted.contains(&vm))
+    }
+
+    fn wishes_stand(&mut self, vm: &VmId) -> Result<bool, MachineError> {
+        self.number(vm).map(|vm| !self.unasked.contains(&vm))
     }
 
     fn is_by_guest(&self, vm: &VmId) -> bool {

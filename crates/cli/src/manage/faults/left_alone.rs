@@ -4,6 +4,7 @@ use corefit_core::machine::LeverKind;
 use corefit_linux::Root;
 
 use super::daemons::{QUICK, at_most, of_vm3, ruled};
+use super::stories::{begun, weighing};
 use super::whole::{Whole, configured};
 use super::*;
 use crate::manage::log::testing::said;
@@ -55,4 +56,30 @@ fn a_guest_that_says_yes_and_does_nothing_has_one_line_until_it_does_it() {
     let (said, again) = lines(false, 1000);
     assert!(said.len() == 1 && said[0].starts_with("set vm=vm3 "), "{said:?}");
     assert_eq!(again, failures);
+}
+
+#[test]
+fn of_a_vm_whose_owner_said_something_that_the_look_could_not_ask_nothing_new_is_changed_before_the_next_one()
+{
+    let (_dir, mut story) = begun();
+    let plan = |story: &Story| {
+        [(1, 200), (2, 200)].map(|(vm, weight)| story.action(vm, Lever::Weight, weighing(weight)))
+    };
+    story.machine.unasked.insert(1);
+    let actions = plan(&story);
+    let outcomes = story.apply(&actions);
+    assert!(
+        matches!(outcomes[0].result, Err(MachineError::Untried(_))) && outcomes[1].result.is_ok(),
+        "{outcomes:?}"
+    );
+    let keeper = story.keeper.as_ref().unwrap();
+    assert!(keeper.put_off(&actions[0]), "it comes first in the next batch");
+    assert_eq!((keeper.entries().len(), story.machine.touched.contains(&1)), (1, false));
+    story.machine.unasked.clear();
+    assert!(story.apply(&actions).iter().all(|outcome| outcome.result.is_ok()));
+    assert_eq!(story.machine.truth(1, Lever::Weight), weighing(200));
+    // What was changed is put back all the same.
+    story.machine.unasked.insert(1);
+    story.end();
+    story.check().unwrap();
 }

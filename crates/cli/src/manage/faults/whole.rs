@@ -63,6 +63,10 @@ impl Act for Shared {
         self.0.borrow_mut().may_be_there(vm)
     }
 
+    fn wishes_stand(&mut self, vm: &VmId) -> Result<bool, MachineError> {
+        self.0.borrow_mut().wishes_stand(vm)
+    }
+
     fn is_by_guest(&self, vm: &VmId) -> bool {
         self.0.borrow().is_by_guest(vm)
     }
