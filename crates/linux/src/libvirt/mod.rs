@@ -35,6 +35,7 @@ mod process;
 mod session;
 mod sys;
 mod thread;
+mod vcpus;
 mod worker;
 
 use std::time::Duration;
