@@ -451,6 +451,27 @@ mod tests {
     }
 
     #[test]
+    fn whose_guests_took_vcpus_offline_is_there_for_the_next_as_long_as_they_are_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = with_one(dir.path());
+        for vm in ["a", "b"] {
+            journal.goes_by_guest(&VmId(vm.into()));
+        }
+        journal.add(Entry { lever: Lever::Online, ..entry("b") });
+        journal.write().unwrap();
+        drop(journal);
+        let mut journal = open(dir.path());
+        assert_eq!(
+            journal.by_guests().collect::<Vec<_>>(),
+            [&VmId("b".into())],
+            "of a only a weight is changed"
+        );
+        journal.retain(|entry| entry.lever != Lever::Online);
+        journal.write().unwrap();
+        assert!(!fs::read_to_string(file(dir.path())).unwrap().contains("by_guests"));
+    }
+
+    #[test]
     fn what_is_simulated_leaves_a_hosts_settings_alone_and_its_own_end_with_its_process() {
         let dir = tempfile::tempdir().unwrap();
         let (host, simulated) = (Boot::now(true).unwrap(), Boot::now(false).unwrap());

@@ -179,8 +179,8 @@ pub trait Act: Machine {
         false
     }
 
-    /// Whether a VM that no look shows may be there all the same, though nothing of it can be read now: whoever is gone for sure needs nothing put
-    /// back. Where looks show all VMs, or name who they miss, none may.
+    /// Whether a VM that no look shows may be there all the same, though nothing of it can be read now: whoever is gone for sure needs
+    /// nothing put back. Where looks show all VMs, or name who they miss, none may.
     fn may_be_there(&mut self, vm: &VmId) -> bool {
         _ = vm;
         false
@@ -202,15 +202,15 @@ pub trait Act: Machine {
         _ = vm;
     }
 
-    /// Whether its guest takes vCPUs of a VM offline and online, and said so when they were read last. Whoever changes them keeps that with what
-    /// they were, for [`goes_by_guest`](Act::goes_by_guest).
+    /// Whether its guest takes vCPUs of a VM offline and online, and said so when they were read last. Whoever changes them keeps that with
+    /// what they were, for [`goes_by_guest`](Act::goes_by_guest).
     fn is_by_guest(&self, vm: &VmId) -> bool {
         _ = vm;
         false
     }
 
-    /// A guest took vCPUs of its VM offline or online, asked by this process or by one before it: as long as it does not say which are online,
-    /// nothing else tells, and [`current`](Act::current) is [`MachineError::Gone`].
+    /// A guest took vCPUs of its VM offline or online, asked by this process or by one before it: as long as it does not say which are
+    /// online, nothing else tells, and [`current`](Act::current) is [`MachineError::Gone`].
     fn goes_by_guest(&mut self, vm: &VmId) {
         _ = vm;
     }

@@ -59,8 +59,8 @@ pub(super) struct Faulty {
     /// offline, as a daemon knows of those that it asked.
     pub(super) forbidding: BTreeSet<u32>,
     pub(super) by_guests: BTreeSet<u32>,
-    /// VMs of which a limit is refused once, after what is saved of it was made smaller; and the quota that somebody sets just then, who knows
-    /// nothing of what is saved.
+    /// VMs of which a limit is refused once, after what is saved of it was made smaller; and the quota that somebody sets just then, who
+    /// knows nothing of what is saved.
     pub(super) refusing: BTreeMap<u32, Option<u64>>,
     /// VMs whose owner has said something that the last look could not ask for.
     pub(super) unasked: BTreeSet<u32>,
