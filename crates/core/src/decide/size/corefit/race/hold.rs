@@ -70,13 +70,15 @@ impl Race {
         on
     }
 
-    /// Whether threads may fall into step there: next to nothing was done, or now more, now less, in the race and since.
+    /// Whether threads may fall into step there: next to nothing was done, or now more, now less, of late or, until they are held for
+    /// [`FADES`], since the race began.
     fn may_step(&self, level: usize) -> bool {
         let tells = |member: &&Member| member.usual() > 0.0;
         self.members.iter().filter(tells).all(|member| {
             let varies = |stat: Stat| stat.error_of_looks() > UNSURE * stat.value().unwrap_or(0.0);
             let seen = member.seen_of(level);
-            seen.units < 1.0 || varies(seen) || varies(member.whole(level))
+            let long = self.levels[level].watched.as_secs_f64() >= FADES;
+            seen.units < 1.0 || varies(seen) || !long && varies(member.whole(level))
         })
     }
 

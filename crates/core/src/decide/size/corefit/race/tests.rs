@@ -601,6 +601,10 @@ fn with_a_cap_all_vcpus_that_were_in_step_when_the_race_began_are_held_until_the
     let ends = |first, late, after| in_step(first, late, after).count(&id);
     assert_eq!(ends(160.0, 0.0, 10.0), Some(16), "now more, now less, though steadily since the change");
     assert_eq!(ends(10.0, 0.0, 60.0), Some(4), "they never are");
+    assert_eq!(ends(50.0, 0.0, 6.0), Some(16), "less than four in the mean, but now more, now less");
+    let steady = in_step(50.0, 0.0, 60.0);
+    let cost = steady.cost();
+    assert!(steady.count(&id) == Some(4) && (4.0..8.0).contains(&cost), "steadily for eight seconds: {cost}");
     let less = in_step(15.0, 0.0, 60.0);
     assert!(less.count(&id) == Some(4) && less.cost() < 4.0, "in step they did no more: {}", less.cost());
     assert!(!less.left_all(false), "nor are they tried again for that");
