@@ -20,6 +20,8 @@ pub(super) struct Fares {
     short: Short,
     /// How often it has starved, and what is said of it while it does.
     starved: (u32, Option<String>),
+    /// The `min` by which it is judged, and what is recommended.
+    by: (Option<u32>, &'static str),
 }
 
 /// Why a VM should get so many pCPUs.
@@ -40,10 +42,10 @@ impl Controller {
                 |vm: &&VmEstimate| is_judged(vm, &self.policy) && !step.starves.contains_key(&vm.seen.id);
             for vm in seen.vms.iter().filter(judged) {
                 let (id, name) = (&vm.seen.id, &vm.seen.name);
-                let Fares { mut short, starved: (mut times, mut said) } =
-                    before.remove(id).unwrap_or_default();
+                let by = (self.policy.of(name).min, remedy(vm, &self.policy));
+                let (remedy, last) = (by.1, before.remove(id).unwrap_or_default());
+                let Fares { mut short, starved: (mut times, mut said), .. } = last.judged(by);
                 if let Some(due) = due(vm, &self.policy, &pcpus) {
-                    let remedy = remedy(vm, &self.policy);
                     let (Due::Guaranteed(pcpus) | Due::Available(pcpus)) = due;
                     let starves = short.look(true, (0, pcpus), vm, (seen.at, seen.over));
                     if !starves {
@@ -57,13 +59,26 @@ impl Controller {
                 } else {
                     (short, said) = Default::default();
                 }
-                self.faring.insert(id.clone(), Fares { short, starved: (times, said) });
+                self.faring.insert(id.clone(), Fares { short, starved: (times, said), by });
             }
         }
         for (id, Fares { starved: (_, said), .. }) in &self.faring {
             step.starves.insert(id.clone(), said.is_some());
             step.notes.extend(said.clone());
         }
+    }
+}
+
+impl Fares {
+    /// How it fares as it is judged now: another `min`, of the configuration or its owner, begins anew, and of another remedy is told at once.
+    fn judged(mut self, by: (Option<u32>, &'static str)) -> Fares {
+        if self.by.0 != by.0 {
+            return Fares::default();
+        }
+        if self.by.1 != by.1 && self.starved.1.take().is_some() {
+            self.starved.0 -= 1;
+        }
+        self
     }
 }
 

@@ -116,6 +116,44 @@ fn who_gets_less_than_its_rule_guarantees_is_said_to_starve_though_nobody_arbitr
     assert_eq!(excluded, (vec![], vec![false]));
 }
 
+/// `a` and `b` on four pCPUs: `a` starves by its first `min`, then the policy or what its owner asks for says another.
+#[test]
+fn who_starves_by_the_last_min_starves_no_more_by_another_until_it_has_for_half_a_minute() {
+    let rule = |min| Rule { name: "a".into(), min, ..Rule::default() };
+    let policy = |min| Policy { vm: vec![rule(min)], size: Sizer::None, ..Policy::default() };
+    for (by_owner, min, says) in
+        [(false, Some(2), Some("of the 2.00")), (true, Some(2), Some("of the 2.00")), (false, None, None)]
+    {
+        let mut toy = Toy::new(4, vec![vm("a", 4, None, |_| 1.2), vm("b", 4, None, |_| 2.8)]);
+        let mut controller = Controller::new(policy(Some(3)));
+        let mut then = |controller: &mut Controller, seconds| {
+            let mut last = (Vec::new(), false);
+            for _ in 0..seconds {
+                let step = controller.step(&toy.observe()).unwrap();
+                toy.pass(Duration::from_secs(1));
+                toy.vms.iter_mut().for_each(|vm| waits(vm, 4));
+                let starves = step.starves.get(&toy.vms[0].state.id).copied().unwrap_or_default();
+                last = (step.notes.into_iter().filter(|note| note.contains("starves")).collect(), starves);
+            }
+            last
+        };
+        let (notes, starves) = then(&mut controller, 40);
+        assert!(starves && notes[0].contains("of the 3.00 that it is guaranteed"), "{notes:?}");
+        if by_owner {
+            // As rules say nothing of it, its owner's wish counts.
+            let mut owned = vm("a", 4, None, |_| 1.0).state;
+            owned.wishes = Some(Box::new(rule(min)));
+            controller.heed(&policy(None), &[owned]);
+        } else {
+            controller.reconfigure(policy(min));
+        }
+        assert_eq!(then(&mut controller, 5), (vec![], false), "{min:?} {by_owner}");
+        let (notes, starves) = then(&mut controller, 40);
+        assert_eq!(starves, says.is_some(), "{notes:?}");
+        assert!(notes.iter().all(|note| note.contains(says.unwrap())), "{notes:?}");
+    }
+}
+
 #[test]
 fn who_gets_next_to_nothing_is_said_to_starve_whatever_its_rule_says() {
     let (notes, starves) = starving(Rule::default(), |_| 0.1, 40);
