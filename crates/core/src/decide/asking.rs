@@ -171,7 +171,7 @@ fn known<'a>(
     let by_cpuset = vm.seen.is_group() && size != Sizer::None;
     let known = all.entry(vm.seen.id.clone()).or_insert_with(|| Known::new(size, by_cpuset, policy));
     if known.sizer.0 != size {
-        known.sizer = (size, sizer(size, policy));
+        (known.sizer, known.fewer) = ((size, sizer(size, policy)), None);
     }
     known.by_cpuset = by_cpuset;
     known.name.clone_from(&vm.seen.name);

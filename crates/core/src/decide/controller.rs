@@ -14,7 +14,7 @@ use super::shape::{Shaping, Slicing};
 use super::size::{Races, sizer};
 use super::starving::Faring;
 use super::weigh::Weighing;
-use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, vain};
+use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, Sizer, vain};
 use crate::entitle::HostError;
 use crate::machine::{
     Fixed, HostEstimate, LeverKind, MachineError, Snapshot, Value, VmId, VmState, estimate, estimate_briefly,
@@ -132,8 +132,8 @@ impl Controller {
         }
     }
 
-    /// Another policy from now on; what was learned is kept, but for what another stage, or one with other times, learned. Who refused is
-    /// asked again.
+    /// Another policy from now on; what was learned is kept, but for what another stage, or one with other times, learned, and what was
+    /// found by trying where nobody may try any more. Who refused is asked again.
     pub fn reconfigure(&mut self, policy: Policy) {
         // How long a turn of max-min takes depends on the dwell.
         let turns = policy.arbitrate == Arbiter::MaxMin && policy.dwell_ms != self.policy.dwell_ms;
@@ -141,20 +141,25 @@ impl Controller {
             self.arbiter = arbiter(&policy);
             for known in self.known.values_mut() {
                 (known.granted, known.preempted, known.short) = (None, false, Default::default());
+                known.fewer = None;
             }
         }
         // How long decreases wait depends on the dwell.
         let delays = policy.demand == Forecast::Ftds && policy.dwell_ms != self.policy.dwell_ms;
         if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) || delays {
-            self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
+            for known in self.known.values_mut() {
+                (known.demand, known.fewer) = (predictor(policy.demand, &policy), None);
+            }
         }
         if policy.smooth != self.policy.smooth {
             self.known.values_mut().for_each(|known| known.cut = Cut::new(&policy));
         }
-        if (policy.probe_ms, policy.dwell_ms) != (self.policy.probe_ms, self.policy.dwell_ms) {
-            // They are told once; who is trying something tries anew.
-            for known in self.known.values_mut() {
-                known.sizer.1 = sizer(known.sizer.0, &policy);
+        let times = (policy.probe_ms, policy.dwell_ms) != (self.policy.probe_ms, self.policy.dwell_ms);
+        let no_more = policy.searches == 0 && self.policy.searches > 0;
+        if times || no_more {
+            // They are told once; who is trying something tries anew. Who may not try has the number of who never did.
+            for known in self.known.values_mut().filter(|known| times || known.sizer.0 == Sizer::Corefit) {
+                (known.sizer.1, known.fewer) = (sizer(known.sizer.0, &policy), None);
                 known.trying = false;
             }
             self.races = Races::default();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer};
 use corefit_core::machine::GuestView;
 
-use crate::support::{Toy, vm};
+use crate::support::{Toy, four, of_four, vm};
 
 thread_local!(static NEIGHBOUR: Cell<f64> = const { Cell::new(0.05) });
 
@@ -40,6 +40,29 @@ fn fewer_and_fewer_come_one_dwell_after_the_other() {
     assert_eq!(toy.online(0), 7);
     toy.rule(&mut controller, 7);
     assert_eq!(toy.online(0), 4);
+}
+
+/// VCPU-Bal's number is four, and so is what is granted; by another policy fewer are wanted from then on.
+#[test]
+fn what_another_policy_wanted_does_not_count_as_wanted_for_the_dwell() {
+    let first = Policy { size: Sizer::VcpuBal, dwell_ms: 60_000, ..Policy::default() };
+    let policies = [
+        Policy { size: Sizer::Vscale, ..first.clone() },
+        Policy { arbitrate: Arbiter::Fcfs, ..first.clone() },
+        Policy { demand: Forecast::Ftds, ..first.clone() },
+        Policy { probe_ms: 200, ..first.clone() },
+        first.clone(),
+    ];
+    for then in policies {
+        let mut toy = Toy::new(8, vec![of_four(vm("a", 8, None, four))]);
+        let mut controller = Controller::new(first.clone());
+        toy.rule(&mut controller, 55);
+        controller.reconfigure(then.clone());
+        toy.rule(&mut controller, 40);
+        assert_eq!(toy.online(0), if then == first { 4 } else { 8 }, "{then:?}");
+        toy.rule(&mut controller, 40);
+        assert!(toy.online(0) <= 5, "{then:?}");
+    }
 }
 
 /// One that is left alone uses more and more: what the other was granted is taken from it in steps.

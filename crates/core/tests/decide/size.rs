@@ -52,10 +52,42 @@ fn what_was_found_gives_way_to_vcpu_bals_number_also_where_nothing_may_be_search
     let mut controller = Controller::new(policy.clone());
     toy.rule(&mut controller, 30);
     assert_eq!(toy.online(0), 16);
-    controller.reconfigure(Policy { searches: 0, ..policy });
+    // As if others searched all the time: what was found is kept.
+    controller.heed(&Policy { searches: 0, ..policy }, &[]);
     LATER.set(true);
+    assert_eq!((toy.rule(&mut controller, 2), toy.online(0)), (0, 16));
     toy.rule(&mut controller, 60);
     assert_eq!(toy.online(0), 4);
+}
+
+/// As of one that started with that configuration.
+#[test]
+fn where_nothing_may_be_searched_any_more_all_have_vcpu_bals_number() {
+    let rate: ByCount = |n| 1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)));
+    let policy = Policy { size: Sizer::Corefit, ..Policy::default() };
+    for found in [true, false] {
+        let mut toy = Toy::new(4, vec![vm("a", 16, Some(rate), four)]);
+        let mut controller = Controller::new(policy.clone());
+        if found {
+            toy.rule(&mut controller, 30);
+            assert_eq!(toy.online(0), 3);
+            // Fewer searches at a time are no reason.
+            controller.reconfigure(Policy { searches: 1, ..policy.clone() });
+            assert_eq!((toy.rule(&mut controller, 20), toy.online(0)), (0, 3));
+        } else {
+            let tried = |toy: &Toy| ![4, 16].contains(&toy.online(0));
+            while toy.at < 10_000_000_000 && !tried(&toy) {
+                let step = controller.step(&toy.observe()).unwrap();
+                toy.obey(&mut controller, &step);
+                toy.pass(step.next);
+            }
+            assert!(tried(&toy) && controller.tries(&toy.vms[0].state.id), "it races");
+        }
+        controller.reconfigure(Policy { searches: 0, ..policy.clone() });
+        let changes = toy.rule(&mut controller, 10);
+        assert_eq!((changes, toy.online(0)), (1, 4), "{found}");
+        assert_eq!(toy.rule(&mut controller, 60), 0, "{found}");
+    }
 }
 
 #[test]
