@@ -43,6 +43,8 @@ struct Known {
     /// What is set by us, ns, and for which vCPUs.
     ours: Option<u64>,
     online: CpuSet,
+    /// The `latency_ms` for which it was asked for, where that made the difference.
+    by: Option<u64>,
     /// What the last step asked for; `Some(None)`: the scheduler's own.
     asked: Option<Option<u64>>,
     /// Begin of the window.
@@ -175,9 +177,10 @@ impl Known {
             self.ours = None; // and nothing failed
         }
         let changed = self.ours.is_some() && self.online != vm.online();
-        let failed = std::mem::take(&mut self.failed);
+        let other = rule.is_some_and(|rule| self.by.is_some_and(|by| rule.latency_ms != Some(by)));
+        let failed = std::mem::take(&mut self.failed) || other;
         let Some(rule) = rule.filter(|_| !changed && !failed) else {
-            (self.mark, self.trying, self.before) = (None, None, None);
+            (self.mark, self.trying, self.before, self.by) = (None, None, None, None);
             let why = if rule.is_some() { Why::Anew } else { Why::Unshaped };
             return self.ours.is_some().then_some((None, why));
         };
@@ -199,15 +202,15 @@ impl Known {
             }
             self.rest = longer(self.rest);
             self.rests = at + self.rest;
-            (self.mark, self.before) = (None, None);
+            (self.mark, self.before, self.by) = (None, None, None);
             return Some((None, Why::NoGain));
         }
-        let to = shorter(&seen, base_ns, rule.latency_ms, policy.deadband)?;
+        let (to, late) = shorter(&seen, base_ns, rule.latency_ms, policy.deadband)?;
         // Less than half or more than twice is another one.
         if self.ours.is_some_and(|ours| (ours / 2..=ours * 2).contains(&to)) {
             return None;
         }
-        self.before = Some(seen);
+        (self.before, self.by) = (Some(seen), rule.latency_ms.filter(|_| late));
         Some((Some(to), Why::Sooner { run_us: seen.run_us, wait_us: seen.wait_us }))
     }
 
@@ -225,18 +228,19 @@ impl Known {
 }
 
 /// Half of a mean run as a slice, ns, marked as ours; nothing for those that run for longer than the scheduler's own
-/// (unless they wait for longer than they tolerate), hardly wait, or never block.
-fn shorter(seen: &Runs, base_ns: u64, latency_ms: Option<u64>, worth: f64) -> Option<u64> {
+/// (unless they wait for longer than they tolerate), hardly wait, or never block. And whether that they tolerate no longer made the difference.
+fn shorter(seen: &Runs, base_ns: u64, latency_ms: Option<u64>, worth: f64) -> Option<(u64, bool)> {
     #[expect(clippy::cast_precision_loss, reason = "a slice, and at most a second")]
     let (base_us, tolerates_us) = (base_ns as f64 / 1000.0, latency_ms.map(|ms| ms as f64 * 1000.0));
+    let long = seen.run_us > base_us;
     let late = tolerates_us.is_some_and(|most| seen.wait_us > most);
-    if seen.always || seen.waiting < worth || (seen.run_us > base_us && !late) {
+    if seen.always || seen.waiting < worth || (long && !late) {
         return None;
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a slice")]
     let us = ((seen.run_us / 2.0).min(base_us / 2.0) as u64).max(LEAST_US);
     let to = us * 1000 + SLICE_MARK_NS;
-    (to < base_ns).then_some(to)
+    (to < base_ns).then_some((to, long))
 }
 
 impl Runs {
@@ -416,6 +420,33 @@ mod tests {
         let (mut toy, policy) = (Toy::new(1), Policy { vm: vec![rule], ..policy });
         toy.second((3000, 3000, 150), &policy);
         assert_eq!(toy.second((3000, 3000, 150), &policy), [Some(1_400_037)]);
+    }
+
+    #[test]
+    fn what_was_set_for_a_latency_goes_back_when_another_one_is_tolerated_and_nothing_else_does() {
+        const LONG: (u64, u64, u64) = (3000, 3000, 150);
+        let tolerates = |latency_ms| {
+            let rule = Rule { name: "a".into(), latency_ms, ..Rule::default() };
+            Policy { vm: vec![rule], ..policy() }
+        };
+        for other in [None, Some(1000)] {
+            let (mut toy, two) = (Toy::new(1), tolerates(Some(2)));
+            toy.second(LONG, &two);
+            assert_eq!(toy.second(LONG, &two), [Some(1_400_037)]);
+            assert_eq!(toy.second((3000, 1000, 200), &two), [], "it gained");
+            assert_eq!(toy.second((3000, 1000, 200), &tolerates(other)), [None], "{other:?}");
+            for _ in 0..10 {
+                assert_eq!(toy.second(LONG, &tolerates(other)), [], "{other:?}");
+            }
+            assert_eq!(toy.second(LONG, &two), [Some(1_400_037)], "it is looked at all the same");
+
+            let mut toy = Toy::new(1);
+            toy.second(BLOCKS, &two);
+            assert_eq!(toy.second(BLOCKS, &two), [Some(200_037)]);
+            for _ in 0..3 {
+                assert_eq!(toy.second(SOONER, &tolerates(other)), [], "{other:?}");
+            }
+        }
     }
 
     #[test]
