@@ -64,9 +64,7 @@ impl Lightening {
         notes.extend(self.judge(seen, policy));
         let mut actions = Vec::new();
         for vm in seen.vms.iter().filter(|vm| vm.seen.is_running_vm()) {
-            let rule = policy.of(&vm.seen.name);
-            let light =
-                rule.helpers.unwrap_or(policy.helpers) == Helpers::Light && rule.exclude != Some(true);
+            let light = is_wanted(policy, vm);
             let Some((now, of_vcpu)) = weights(&vm.seen) else { continue };
             let ours = self.vms.get(&vm.seen.id).and_then(|known| known.ours);
             if let Some((before, _)) = ours.filter(|(_, wrote)| now != *wrote) {
@@ -110,6 +108,11 @@ impl Lightening {
     fn judge(&mut self, seen: &HostEstimate, policy: &Policy) -> Option<String> {
         let starved = seen.vms.iter().find_map(|vm| Some((vm.seen.name.clone(), vm.starved()?)));
         let light = self.vms.values().any(|known| known.ours.is_some() && !known.refused);
+        if !light && !seen.vms.iter().any(|vm| is_wanted(policy, vm)) {
+            // Who starves now is no reason for what may be wanted later.
+            (self.why, self.in_vain) = (None, None);
+            return None;
+        }
         let Some((name, starved)) = starved.filter(|_| light || self.why.is_none()) else {
             self.in_vain = None;
             return None;
@@ -156,6 +159,12 @@ impl Lightening {
             Fate::Is(_) | Fate::Refused => known.refused = true,
         }
     }
+}
+
+/// Whether its helper threads may be made light.
+fn is_wanted(policy: &Policy, vm: &VmEstimate) -> bool {
+    let rule = policy.of(&vm.seen.name);
+    rule.helpers.unwrap_or(policy.helpers) == Helpers::Light && rule.exclude != Some(true)
 }
 
 /// What the emulator's threads weigh, and a vCPU.
@@ -249,6 +258,21 @@ mod tests {
         toy.policy.helpers = Helpers::None;
         assert_eq!(toy.second(0.5, 0.01), both(1024.0));
         assert_eq!(toy.second(0.95, 0.01), []);
+    }
+
+    #[test]
+    fn who_starved_while_that_was_not_wanted_is_no_reason_once_it_is() {
+        let mut toy = Toy::new("");
+        assert_eq!(toy.second(0.95, 0.01), []);
+        toy.policy.helpers = Helpers::Light;
+        assert_eq!(toy.second(0.5, 0.01), []);
+        assert_eq!(toy.second(0.95, 0.01), both(10.0));
+        // Nor once it is wanted again.
+        toy.policy.helpers = Helpers::None;
+        assert_eq!(toy.second(0.5, 0.01), both(1024.0));
+        assert_eq!(toy.second(0.5, 0.01), []);
+        toy.policy.helpers = Helpers::Light;
+        assert_eq!(toy.second(0.5, 0.01), []);
     }
 
     #[test]
