@@ -1,10 +1,14 @@
 //! What each key of `[policy]` may be, in words: an error says what is allowed, not what a parser expected. For scenarios and
 //! for configurations of `corefit manage`.
 
+mod at;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use corefit_core::CpuSet;
+
+pub use at::key_at;
 
 /// What is shown of a value at most, characters.
 const SHOWN: usize = 40;
@@ -122,35 +126,6 @@ pub fn place(table: &DeTable<'_>, key: &str) -> Option<usize> {
 #[must_use]
 pub fn line(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
-}
-
-/// What stands before the equals sign in the line of this place, below the name of its table.
-#[must_use]
-pub fn key_at(text: &str, at: usize) -> Option<String> {
-    let lines: Vec<&str> = text.lines().take(line(text, at)).collect();
-    let (line, above) = lines.split_last()?;
-    let key = line.split_once('=')?.0.trim();
-    let headers: Vec<_> = above.iter().filter_map(|line| header(line)).collect();
-    let table = headers.last().map_or(String::new(), |last| match last {
-        (name, true) => format!("{name}[{}].", headers.iter().filter(|one| *one == last).count() - 1),
-        (name, false) => format!("{name}."),
-    });
-    key.chars().all(plain).then(|| format!("{table}{key}"))
-}
-
-/// A character of a key that needs no quotes, and of a path of such keys.
-fn plain(c: char) -> bool {
-    c.is_ascii_alphanumeric() || "-_.".contains(c)
-}
-
-/// The name in a line that begins a table, and whether it is one of a list of tables.
-fn header(line: &str) -> Option<(&str, bool)> {
-    let inner = line.trim().strip_prefix('[')?;
-    let (name, rest) = inner.strip_prefix('[').unwrap_or(inner).split_once(']')?;
-    let (name, list) = (name.trim(), inner.starts_with('['));
-    let ends = rest.strip_prefix(if list { "]" } else { "" })?.trim_start();
-    let is_header = !name.is_empty() && name.chars().all(plain) && (ends.is_empty() || ends.starts_with('#'));
-    is_header.then_some((name, list))
 }
 
 /// `place` is as people write it, `path` without numbers of rules.

@@ -338,6 +338,22 @@ mod tests {
                 "[[policy.vm]]\nname = \"a\"\n[[policy.vm]]\nname = \"b\"\nname = \"c\"\n",
                 "line 5, key policy.vm[1].name: this is no TOML: duplicate key",
             ),
+            (
+                "[policy]\nvm = [{ name = \"a\",\n max = 8, min = 1, min = 2 }]\n",
+                "line 3, key policy.vm[0].min: this is no TOML: duplicate key",
+            ),
+            (
+                "[policy]\nvm = [{ name = \"a\", max = 8 }, { name = \"[b],{\\\"=\", # = [\n min = }]\n",
+                "line 3, key policy.vm[1].min: this is no TOML: ",
+            ),
+            (
+                "[policy]\nvm = [\n { name = \"a\", min = }\n]\n",
+                "line 3, key policy.vm[0].min: this is no TOML: ",
+            ),
+            (
+                "[policy]\nvm = [{ name = '''\n[x]\ny = '''}]\nsize = \"none\" x\n",
+                "line 5, key policy.size: this is no TOML: ",
+            ),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(start), "{text:?}: {error}");
