@@ -385,7 +385,10 @@ impl<'a> Daemon<'a> {
             for note in keeper.adopt(&mut *self.machine, snapshot) {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
             }
-            say_late(&before, keeper, snapshot, &mut self.late, &mut self.told);
+            for (vm, name) in say_late(&before, keeper, snapshot, &mut self.late, &mut self.told) {
+                let counted = self.counts.entry(vm).or_default();
+                (counted.0, counted.1) = (name, counted.1 + 1);
+            }
             say_ended(unseen, keeper);
         }
     }
