@@ -365,7 +365,7 @@ impl<'a> Daemon<'a> {
 
     /// What is shown of it.
     pub(super) fn shown(&self) -> status::Status {
-        self.board.lock().clone()
+        (*self.board.shown()).clone()
     }
 
     /// Whether a signal has come that ends it, which the loop heeds after this step.

@@ -92,7 +92,7 @@ fn reply(mut stream: TcpStream, board: &Board) -> io::Result<()> {
     let (method, target) = line.split_once(' ').unwrap_or_default();
     let path = target.split([' ', '?']).next().unwrap_or_default();
     let (status, body) = match (method, path) {
-        ("GET" | "HEAD", "/metrics" | "/") => ("200 OK", text(&board.lock())),
+        ("GET" | "HEAD", "/metrics" | "/") => ("200 OK", text(&board.shown())),
         (_, "/metrics" | "/") => ("405 Method Not Allowed", "GET or HEAD\n".into()),
         _ => ("404 Not Found", "see /metrics\n".into()),
     };
@@ -199,12 +199,13 @@ fn text(status: &Status) -> String {
             |vm| Some(number(vm.failures)),
         ),
     ];
+    let labels = |vm: &VmStatus| format!("{{vm=\"{}\",id=\"{}\"}}", label(&vm.name), label(&vm.id));
+    let vms: Vec<(&VmStatus, String)> = status.vms.iter().map(|vm| (vm, labels(vm))).collect();
     for (name, kind, help, value) in families {
         let _ = write!(out, "# HELP corefit_vm_{name} {help}\n# TYPE corefit_vm_{name} {kind}\n");
-        for vm in &status.vms {
+        for (vm, labels) in &vms {
             if let Some(value) = value(vm) {
-                let (vm, id) = (label(&vm.name), label(&vm.id));
-                let _ = writeln!(out, "corefit_vm_{name}{{vm=\"{vm}\",id=\"{id}\"}} {value}");
+                let _ = writeln!(out, "corefit_vm_{name}{labels} {value}");
             }
         }
     }
@@ -257,6 +258,38 @@ mod tests {
         );
         assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn who_asks_for_pages_all_the_time_does_not_keep_the_daemon_waiting() {
+        let board = Board::default();
+        let vm = |number: usize| VmStatus { name: format!("vm{number}"), ..VmStatus::default() };
+        board.lock().vms = (0..5000).map(vm).collect();
+        let pages = (0..3).map(|_| {
+            let started = Instant::now();
+            drop(text(&board.shown()));
+            started.elapsed()
+        });
+        let page = pages.min().unwrap();
+        let address = serve("127.0.0.1:0".parse().unwrap(), &board).unwrap();
+        let (served, mut waited) = (AtomicUsize::new(0), Vec::new());
+        let asks = || {
+            while served.fetch_add(1, Ordering::Relaxed) < 30 {
+                assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").contains("vm4999"));
+            }
+        };
+        std::thread::scope(|scope| {
+            let clients = [0; 3].map(|_| scope.spawn(asks));
+            while clients.iter().any(|client| !client.is_finished()) {
+                let started = Instant::now();
+                drop(board.lock());
+                waited.push(started.elapsed());
+                std::thread::sleep(page / 20);
+            }
+        });
+        waited.sort();
+        let median = waited[waited.len() / 2];
+        assert!(median < page / 10, "{median:?}, and {page:?} for a page; {} times", waited.len());
     }
 
     fn setting(pending: bool) -> super::super::status::Setting {
@@ -366,7 +399,7 @@ mod tests {
         let board = Board::default();
         let vms = (0..2_000).map(|n| VmStatus { name: n.to_string(), ..VmStatus::default() });
         board.lock().vms = vms.collect();
-        let length = text(&board.lock()).len();
+        let length = text(&board.shown()).len();
         let address = serve("127.0.0.1:0".parse().unwrap(), &board).unwrap();
         let request = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(10 * REQUEST));
         let answer = ask(address, &request);

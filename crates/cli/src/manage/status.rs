@@ -4,6 +4,7 @@ mod setting;
 mod socket;
 
 use std::io::Read as _;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
@@ -168,11 +169,34 @@ impl VmStatus {
 
 /// Where the daemon puts its status for those who ask.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Board(Arc<Mutex<Status>>);
+pub(crate) struct Board(Arc<Mutex<Arc<Status>>>);
 
 impl Board {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Status> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// To change it. What somebody was shown before stays as it is.
+    pub(crate) fn lock(&self) -> Changing<'_> {
+        Changing(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// As it is now. The daemon does not wait for who reads it, however long or often that is.
+    pub(crate) fn shown(&self) -> Arc<Status> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A status that nobody else changes or asks for meanwhile.
+pub(crate) struct Changing<'a>(MutexGuard<'a, Arc<Status>>);
+
+impl Deref for Changing<'_> {
+    type Target = Status;
+
+    fn deref(&self) -> &Status {
+        &self.0
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut Status {
+        Arc::make_mut(&mut self.0)
     }
 }
 
@@ -360,6 +384,15 @@ mod tests {
         let _deaf: Vec<UnixStream> = (0..4).map(|_| call()).collect();
         let said = ask(&socket(dir.path()), PATIENCE / 2).unwrap();
         assert!(said.len() > 1 << 20);
+    }
+
+    #[test]
+    fn who_reads_keeps_what_was_shown_and_nobody_waiting() {
+        let board = Board::default();
+        board.lock().steps = 1;
+        let read = board.shown();
+        board.lock().steps = 2;
+        assert_eq!((read.steps, board.shown().steps), (1, 2));
     }
 
     #[test]

@@ -82,11 +82,9 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
         .with_context(|| own.path.display().to_string())?;
     let board = board.clone();
     let reply = move |stream: UnixStream| {
-        let text = {
-            let mut status = board.lock();
-            status.age_s = status.stepped.map(|at| at.elapsed().as_secs_f64());
-            serde_json::to_string(&*status).unwrap_or_default()
-        };
+        let mut status = (*board.shown()).clone();
+        status.age_s = status.stepped.map(|at| at.elapsed().as_secs_f64());
+        let text = serde_json::to_string(&status).unwrap_or_default();
         let limit = |left| stream.set_write_timeout(Some(left));
         let _ = metrics::send(&stream, text.as_bytes(), Instant::now() + PATIENCE, limit);
     };
