@@ -274,6 +274,12 @@ pub(super) fn applies(state: &Path) -> bool {
     serde_json::from_str(&text).is_ok_and(|Applies { applies }| applies)
 }
 
+/// Whether a daemon with this state directory is at work on this machine, and changes settings.
+pub(crate) fn works_on(state: &Path, machine: &str) -> bool {
+    let text = ask(&socket(state), PATIENCE).unwrap_or_default();
+    serde_json::from_str(&text).is_ok_and(|status: Status| status.applies && status.machine == machine)
+}
+
 /// What comes from a daemon's socket.
 fn ask(path: &Path, patience: Duration) -> std::io::Result<String> {
     let stream = UnixStream::connect(path)?;

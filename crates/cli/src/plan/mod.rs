@@ -19,7 +19,7 @@ use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
 use crate::manage::journal::Entry;
-use crate::manage::{Config, Telling, keeper, try_none, yields};
+use crate::manage::{Config, Telling, keeper, try_none, works_on, yields};
 use crate::named::named;
 use crate::table::Table;
 use crate::{lines, printable, text_file, versioned};
@@ -163,6 +163,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         step.notes.retain(|note| !note.starts_with(&own));
     }
     step.notes.extend(by_a_daemon(&now, &changed, &config.state));
+    step.notes.extend(theirs(&config.state, &machine.name()).filter(|_| live));
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
     let plan = settled.as_ref().unwrap_or(&step.plan);
     let then = match found(arg.name(), &name, (&first, &now), plan) {
@@ -265,6 +266,15 @@ fn by_a_daemon(now: &Snapshot, changed: &Result<Vec<Entry>>, state: &Path) -> Op
         "{what}, by its journal in {state} (corefit status): it puts back what nobody is to manage any more, and what it found by \
          trying is not known here"
     ))
+}
+
+/// That a daemon at work on this machine leaves alone what somebody else changed: its journal has no more of it.
+fn theirs(state: &Path, machine: &str) -> Option<String> {
+    works_on(state, machine).then(|| {
+        "a corefit manage is at work here: a setting that somebody else changed since it did stays as it is (\"changed by somebody else\" and \
+         \"left alone\" in its log), which is not known here"
+            .into()
+    })
 }
 
 /// What a daemon does with a policy that two looks cannot show. `later`: it places once numbers of vCPUs are found.
@@ -371,10 +381,29 @@ mod tests {
     use corefit_core::machine::{Value, VmId, VmState};
     use corefit_core::{CpuSet, Cpus};
 
+    use crate::manage::Status;
+
     #[derive(clap::Parser)]
     struct Typed {
         #[command(flatten)]
         args: PlanArgs,
+    }
+
+    #[test]
+    fn that_a_daemon_on_this_machine_leaves_alone_what_somebody_else_changed_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(theirs(dir.path(), "here"), None, "nobody is at work");
+        let socket = std::os::unix::net::UnixListener::bind(dir.path().join("status.sock")).unwrap();
+        let answers = [(false, "here"), (true, "there"), (true, "here")];
+        let daemon = std::thread::spawn(move || {
+            for ((applies, machine), stream) in answers.into_iter().zip(socket.incoming()) {
+                let status = Status { applies, machine: machine.into(), ..Status::default() };
+                serde_json::to_writer(stream.unwrap(), &status).unwrap();
+            }
+        });
+        let said = [0; 3].map(|_| theirs(dir.path(), "here").is_some());
+        assert_eq!(said, [false, false, true]);
+        daemon.join().unwrap();
     }
 
     #[test]
