@@ -350,6 +350,7 @@ mod tests {
                 "[policy]\nvm = [\n { name = \"a\", min = }\n]\n",
                 "line 3, key policy.vm[0].min: this is no TOML: ",
             ),
+            ("[policy\nsize = \"none\"\n", "line 1: this is no TOML: "),
             (
                 "[policy]\nvm = [{ name = '''\n[x]\ny = '''}]\nsize = \"none\" x\n",
                 "line 5, key policy.size: this is no TOML: ",

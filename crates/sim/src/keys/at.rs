@@ -80,7 +80,8 @@ impl<'a> Before<'a> {
             }
             (name, false) => format!("{name}."),
         });
-        (!path.is_empty()).then(|| table + &path)
+        // (A bracket that nobody's value begins with is a header that does not end.)
+        (!path.is_empty() && !path.starts_with('[')).then(|| table + &path)
     }
 }
 
