@@ -207,7 +207,7 @@ pub(super) fn changed(vm: &VmId, lever: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use corefit_core::machine::{GuestView, VcpuState, VmState};
+    use corefit_core::machine::VmState;
     use corefit_core::{CpuSet, Cpus, Time, Unread, Weight, What};
 
     use super::super::tests::{Refuses, a_vm, arguments, looking};
@@ -253,41 +253,6 @@ mod tests {
         let unread = vec![Unread { what: What::Siblings, path, why: "not asked for yet".into() }];
         daemon.post(&Snapshot { unread, ..Snapshot::default() }, &Step::default(), &[]);
         assert_eq!(daemon.counts.get(&vm.id), Some(&("a".into(), 0, 1)));
-    }
-
-    #[test]
-    fn what_a_guest_does_later_than_it_was_waited_for_is_a_change_that_was_made_once() {
-        let args = arguments();
-        let mut daemon = looking(&args);
-        let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
-        let vcpus = |count| Value::Vcpus(CpuSet::first(count));
-        let vcpu = |online| VcpuState { online, ..VcpuState::default() };
-        let mut vm = VmState {
-            id: VmId("7".into()),
-            name: "a".into(),
-            vcpus: [true; 4].map(vcpu).into(),
-            guest: Some(GuestView::default()),
-            ..VmState::default()
-        };
-        let (original, wrote) = (vcpus(4), vec![vcpus(2)]);
-        let of_it = Entry { vm: vm.id.clone(), ..entry("a") };
-        journal.add(Entry { lever: Lever::Online, original, wrote, pending: true, ..of_it });
-        daemon.keeper = Some(Keeper::new(journal, Duration::ZERO));
-        let action = Action::of(&vm, Lever::Online, None, vcpus(2), Why::Available { available: Cpus(2.0) });
-        let result = Err(MachineError::Gone("no answer".into()));
-        daemon.failed(&Snapshot::default(), &action, &MachineError::Gone("no answer".into()));
-        assert_eq!(daemon.came_of(&Outcome { action, result }), None);
-        let mut look = |vm: &VmState| {
-            let mut snapshot = Snapshot { vms: vec![vm.clone()], ..Snapshot::default() };
-            daemon.take_in(&mut snapshot);
-            daemon.counts.get(&vm.id).cloned()
-        };
-        assert_eq!(look(&vm), None, "not yet");
-        vm.vcpus = [true, true, false, false].map(vcpu).into();
-        for _ in 0..3 {
-            assert_eq!(look(&vm), Some(("a".into(), 1, 0)));
-        }
     }
 
     #[test]
