@@ -1,6 +1,7 @@
 //! What VMs carry with them, and whoever finds it.
 
-use super::stories::{begun, first, weighing};
+use super::faulty::Fault;
+use super::stories::{begun, first, longer, no_limit, weighing};
 use super::*;
 use crate::manage::keeper::{Note, Setting};
 
@@ -322,4 +323,66 @@ fn a_vm_that_might_use_all_of_a_host_may_use_all_of_the_next_one() {
     assert!(notes.len() == 1 && notes[0].ends_with("(1, before 0-1)"), "{notes:?}");
     story.end();
     story.check().unwrap();
+}
+
+/// Both are between what they were and what corefit made them, as they may be found while that is under way.
+#[test]
+fn what_somebody_makes_of_settings_that_were_read_back_stands_where_their_vm_goes() {
+    for pends in [false, true] {
+        let (_dir, mut story) = begun();
+        story.machine.write(1, Lever::Quota, &limit(50_000)).unwrap();
+        let plan = [story.action(1, Lever::Quota, longer()), story.action(1, Lever::Online, first(2))];
+        story.machine.tardy.extend(pends.then_some(1));
+        story.step(&plan, None);
+        if pends {
+            // Its guest did so late, which a look shows.
+            story.machine.heal();
+            story.machine.write(1, Lever::Online, &first(2)).unwrap();
+            story.step(&[Action { why: Why::AskedAgain, ..plan[1].clone() }], None);
+            story.step(&[], None);
+        }
+        for (lever, value) in [(Lever::Quota, no_limit()), (Lever::Online, first(3))] {
+            story.machine.write(1, lever, &value).unwrap();
+            story.expected.insert((1, lever), value);
+        }
+        story.machine.befall(1, Fault::Moved);
+        story.step(&[], None);
+        assert_eq!(story.keeper.as_ref().unwrap().entries(), []);
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+/// Killed on the way to what is planned, or back, which one guest goes halfway.
+#[test]
+fn what_is_half_done_is_put_back_here_and_where_its_vm_goes() {
+    for (back, moves) in [(false, true), (true, true), (true, false)] {
+        let mut killed = 0;
+        for place in 0.. {
+            let (_dir, mut story) = begun();
+            let limit = |quota_us, period_us| {
+                Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us: 5_000 })
+            };
+            let plan = [
+                story.action(1, Lever::Quota, limit(100_000, 500_000)),
+                story.action(1, Lever::Online, first(2)),
+                story.action(2, Lever::Online, first(1)),
+            ];
+            story.step(&plan, Some(place).filter(|_| !back));
+            if back {
+                story.keeper = None;
+                story.machine.halfway.insert(2);
+                story.start(Some(place));
+            }
+            let done = story.keeper.is_some();
+            killed += u32::from(!done);
+            (1..=2).filter(|_| moves).for_each(|vm| story.machine.befall(vm, Fault::Moved));
+            story.end();
+            story.check().unwrap_or_else(|what| panic!("place {place}, back {back}: {what}"));
+            if done {
+                break;
+            }
+        }
+        assert!(killed > 10, "{killed}");
+    }
 }

@@ -29,6 +29,15 @@ pub(super) fn weighing(weight: u32) -> Value {
     Value::Weight(Weight(f64::from(weight)))
 }
 
+/// A limit of half a pCPU whose period was made longer.
+pub(super) fn longer() -> Value {
+    Value::Limit(Limit { quota_us: Some(250_000), period_us: 500_000, burst_us: 0 })
+}
+
+pub(super) fn no_limit() -> Value {
+    Value::Limit(Limit { quota_us: None, period_us: 100_000, burst_us: 0 })
+}
+
 #[test]
 fn whoever_has_hardly_any_time_does_a_part_of_a_plan_at_each_step_and_all_have_their_turn() {
     let (_dir, mut story) = begun();

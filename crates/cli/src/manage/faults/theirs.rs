@@ -1,7 +1,7 @@
 //! What somebody else changes meanwhile.
 
 use super::faulty::Fault;
-use super::stories::{begun, first, weighing};
+use super::stories::{begun, first, longer, no_limit, weighing};
 use super::*;
 
 #[test]
@@ -441,4 +441,62 @@ fn of_a_limit_that_was_refused_after_a_part_what_is_saved_is_put_back_whatever_q
         story.end();
         story.check().unwrap_or_else(|what| panic!("{case}: {what}"));
     }
+}
+
+#[test]
+fn what_somebody_made_of_settings_stands_though_the_end_is_killed_before_their_turn() {
+    let mut killed = 0;
+    for place in 0.. {
+        let (_dir, mut story) = begun();
+        story.machine.write(0, Lever::Quota, &limit(50_000)).unwrap();
+        let mut plan: Vec<Action> = (0..2).map(|vm| story.action(vm, Lever::Online, first(2))).collect();
+        plan.extend((0..2).map(|vm| story.action(vm, Lever::Quota, longer())));
+        story.step(&plan, None);
+        // Between what they were and what corefit made them. The last changed comes first.
+        for (lever, value) in [(Lever::Online, first(3)), (Lever::Quota, no_limit())] {
+            story.machine.write(0, lever, &value).unwrap();
+            story.expected.insert((0, lever), value);
+        }
+        story.keeper = None;
+        story.start(Some(place));
+        let done = story.keeper.is_some();
+        killed += u32::from(!done);
+        story.end();
+        story.check().unwrap_or_else(|what| panic!("place {place}: {what}"));
+        if done {
+            break;
+        }
+    }
+    assert!(killed > 10, "{killed}");
+}
+
+#[test]
+fn what_was_refused_at_the_end_is_not_on_its_way() {
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Online, first(2))], None);
+    story.keeper = None;
+    story.machine.denied.insert(1);
+    story.start(None);
+    assert_eq!(story.keeper.as_ref().unwrap().entries().len(), 1);
+    story.keeper = None;
+    story.machine.heal();
+    story.machine.write(1, Lever::Online, &first(3)).unwrap();
+    story.expected.insert((1, Lever::Online), first(3));
+    story.end();
+    story.check().unwrap();
+}
+
+/// What is refused while vCPUs are out is written again once they are back.
+#[test]
+fn of_a_vcpus_limit_that_was_refused_after_a_part_at_the_end_nothing_stays() {
+    let (_dir, mut story) = begun();
+    let saving = Value::Limit(Limit { quota_us: Some(20_000), period_us: 100_000, burst_us: 5_000 });
+    let plan = [story.action(0, Lever::Online, first(2)), story.action(0, Lever::VcpuQuota(1), saving)];
+    story.step(&plan, None);
+    story.keeper = None;
+    story.machine.refusing.insert(0, None);
+    story.start(None);
+    assert!(!story.machine.refusing.contains_key(&0), "it was refused");
+    story.end();
+    story.check().unwrap();
 }

@@ -6,7 +6,7 @@ use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value
 use corefit_core::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, grown, is_guests, is_ours, same, undo};
+use super::{Keeper, grown, in_parts, is_guests, is_ours, same, undo};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::systemd;
@@ -28,7 +28,29 @@ pub(in crate::manage) struct Setting {
     pub(in crate::manage) lever: Lever,
     /// No pCPU: all of a host.
     pub(in crate::manage) original: Value,
+    /// As the entry has it; of what is written in parts the last one twice once it was read back. (An older version reads that, too, and takes
+    /// all for under way.)
     pub(in crate::manage) wrote: Vec<Value>,
+}
+
+impl Setting {
+    fn of(entry: &Entry, original: Value) -> Setting {
+        let mut wrote = entry.wrote.clone();
+        wrote.dedup();
+        if in_parts(entry.lever) && !entry.pending {
+            wrote.extend(entry.wrote.last().cloned());
+        }
+        Setting { lever: entry.lever, original, wrote }
+    }
+
+    /// What was written, and whether a write may be under way.
+    fn wrote(mut self) -> (Vec<Value>, bool) {
+        let read_back = in_parts(self.lever) && matches!(&self.wrote[..], [.., a, b] if a == b);
+        if read_back {
+            self.wrote.pop();
+        }
+        (self.wrote, !read_back)
+    }
 }
 
 impl Note {
@@ -53,7 +75,6 @@ impl Keeper {
     /// If it cannot now, as while it migrates: it would leave behind what is changed of it meanwhile.
     pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) -> Result<(), String> {
         let setting = |entry: &Entry| {
-            let (lever, wrote) = (entry.lever, entry.wrote.clone());
             let original = match (&entry.came, &entry.original) {
                 // Not only as much of it as there is here: it may go back.
                 (Some(came), _) => came.clone(),
@@ -63,7 +84,7 @@ impl Keeper {
                 }
                 (None, original) => original.clone(),
             };
-            Setting { lever, original, wrote }
+            Setting::of(entry, original)
         };
         let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
         let by_guest = self.journal.by_guests().any(|by_guest| by_guest == vm);
@@ -168,6 +189,9 @@ impl Keeper {
         let ended = self.forget(machine, snapshot);
         self.call_back_strays(machine, snapshot);
         let arrived = self.arrive(machine, snapshot, in_time);
+        if arrived {
+            self.note_again(machine);
+        }
         if (arrived || before != self.journal.entries().len())
             && let Err(error) = self.journal.write()
         {
@@ -252,12 +276,13 @@ impl Keeper {
         nodes: &CpuSet,
         in_time: &dyn Fn() -> bool,
     ) -> Option<String> {
-        let Setting { lever, original: came, wrote } = setting;
+        let (lever, came) = (setting.lever, setting.original.clone());
+        let (wrote, pending) = setting.wrote();
         let all = matches!(&came, Value::Pcpus(set) if set.is_empty());
         let original = if all { Value::Pcpus(self.pcpus.clone()) } else { came.clone() };
         let came = matches!(came, Value::Pcpus(_) | Value::Nodes(_)).then_some(came);
         let (id, name) = (vm.id.clone(), vm.name.clone());
-        let mut entry = Entry { vm: id, name, lever, original, came, wrote, pending: true };
+        let mut entry = Entry { vm: id, name, lever, original, came, wrote, pending };
         // Whoever does not answer now, or for whom there is no time, is asked when it is put back.
         let current = match is_guests(lever) && !in_time() {
             true => None,
@@ -309,5 +334,24 @@ fn here(came: &Value, pcpus: &CpuSet, nodes: &CpuSet) -> Option<Value> {
         Value::Pcpus(set) if !pcpus.is_empty() => Some(Value::Pcpus(inside(set, pcpus))),
         Value::Nodes(Some(set)) if !nodes.is_empty() => Some(Value::Nodes(Some(inside(set, nodes)))),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manage::journal::testing::entry;
+
+    #[test]
+    fn a_note_says_whether_a_write_was_under_way_whatever_was_written() {
+        let value = |vcpus| Value::Vcpus(CpuSet::first(vcpus));
+        for wrote in [vec![value(1)], vec![value(1), value(2)], vec![value(2), value(2)]] {
+            for pending in [false, true] {
+                let entry = Entry { lever: Lever::Online, wrote: wrote.clone(), pending, ..entry("a") };
+                let mut known = wrote.clone();
+                known.dedup();
+                assert_eq!(Setting::of(&entry, value(4)).wrote(), (known, pending));
+            }
+        }
     }
 }

@@ -180,11 +180,8 @@ impl Keeper {
             let [late, heard] = [self.late.contains(&entry.vm), heard(snapshot, &entry.vm)];
             (guests, entry.lever == Lever::Nodes, guests && late, guests && !heard)
         });
-        // A part of it may be done: then it has to be known that the rest is ours, too.
-        let parts = |entry: &&mut Entry| in_parts(entry.lever) && which(entry);
-        self.journal.entries_mut().iter_mut().filter(parts).for_each(|entry| entry.pending = true);
-        let unwritten = self.journal.save().err().filter(|_| waits);
-        let mut undo = Undo { snapshot, asks, unwritten, missing: 0, names: BTreeMap::new() };
+        let unwritten = self.mark_limits(machine, which).err();
+        let mut undo = Undo { snapshot, asks, waits, unwritten, missing: 0, names: BTreeMap::new() };
         let mut entries = VecDeque::from(entries);
         while let Some(mut entry) = entries.pop_front() {
             systemd::goes_on();
@@ -225,7 +222,10 @@ impl Keeper {
         if let Some(grown) = grown(entry, &current) {
             *entry = grown;
         }
-        if let Some(then) = self.left_as_is(machine, undo, (entry, &place), &current, restored) {
+        if let Some(then) = self.left_as_is(machine, (entry, &place), &current, restored) {
+            return then;
+        }
+        if let Some(then) = self.begins(machine, undo, (entry, &place), restored) {
             return then;
         }
         let was_pending = entry.pending;
@@ -237,6 +237,8 @@ impl Keeper {
             done = machine.set(&entry.vm, entry.lever, less);
         }
         reach("restored");
+        let untried = matches!(done, Err(MachineError::Untried(_)));
+        let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
         let mut read = machine.current(&entry.vm, entry.lever);
         undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
         // What a guest is told may be overwritten by its users at any time, which is theirs for seconds only.
@@ -271,12 +273,16 @@ impl Keeper {
                 restored.stand.push(format!("{place}: is {is}, was {was}: {why}"));
                 return Then::Done;
             }
-            Verdict::Unknown { why, may_yet } => restored.pend(format!("{place}: {why}"), may_yet),
+            Verdict::Unknown { why, may_yet } => {
+                entry.pending = entry.pending && !untried || was_pending;
+                restored.pend(format!("{place}: {why}"), may_yet);
+            }
             Verdict::Other { read, why, may_yet, late } => {
                 let [is, was] = [&read, &entry.original].map(present::text);
                 restored.pend(format!("{place}: is {is}, was {was}{why}"), may_yet);
-                // Only a guest may still be on its way, and what is late.
-                entry.pending = late.is_some() || entry.lever == Lever::Online;
+                // Only a guest that did not refuse may still be on its way, and what is late.
+                let guest = entry.lever == Lever::Online && (was_pending || !refused);
+                entry.pending = late.is_some() || guest;
                 match late {
                     Some(Late::Before) => entry.found(read),
                     Some(Late::This) => {
@@ -331,11 +337,10 @@ impl Keeper {
         Err(Then::Left)
     }
 
-    /// What becomes of a setting that is not written: it is as it was, or somebody else's, or has to wait for the journal.
+    /// What becomes of a setting that is not written: it is as it was, or somebody else's.
     fn left_as_is(
         &mut self,
         machine: &mut dyn Act,
-        undo: &Undo<'_>,
         (entry, place): (&Entry, &str),
         current: &Value,
         restored: &mut Restored,
@@ -354,9 +359,59 @@ impl Keeper {
             restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
             return Some(Then::Done);
         }
-        let error = undo.unwritten.as_ref().filter(|_| in_parts(entry.lever))?;
-        restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
-        Some(Then::Left)
+        None
+    }
+
+    /// Has it known of limits that are put back that a part of that may be done, so that the rest is ours, too: in one write for all. What
+    /// somebody else made of one is his, also after a kill.
+    fn mark_limits(&mut self, machine: &mut dyn Act, which: &dyn Fn(&Entry) -> bool) -> std::io::Result<()> {
+        let limits = |entry: &&Entry| in_parts(entry.lever) && !is_guests(entry.lever) && which(entry);
+        let mut marked = BTreeSet::new();
+        for entry in self.journal.entries().to_vec().iter().filter(limits) {
+            systemd::goes_on();
+            match machine.current(&entry.vm, entry.lever) {
+                Ok(now) if self.has_ours(machine, entry, &now) => drop(marked.insert(entry.key())),
+                // Who does not answer may not do so for any: each is marked when it has its turn.
+                Err(MachineError::Gone(_)) => break,
+                _ => {}
+            }
+        }
+        let ours = |entry: &&mut Entry| marked.contains(&entry.key());
+        self.journal.entries_mut().iter_mut().filter(ours).for_each(|entry| entry.pending = true);
+        let saved = self.journal.save();
+        let mut vms: BTreeSet<VmId> = marked.into_iter().map(|(vm, _)| vm).collect();
+        vms.retain(|vm| self.kept.contains_key(vm));
+        // If one cannot be written now, its VM's settings are put back all the same.
+        vms.iter().for_each(|vm| drop(self.note(machine, vm)));
+        saved
+    }
+
+    /// The same of one setting: a guest takes its time, and till it has its turn what somebody makes of it is his. What becomes of it, if the
+    /// journal cannot be written and that is waited for.
+    fn begins(
+        &mut self,
+        machine: &mut dyn Act,
+        undo: &mut Undo<'_>,
+        (entry, place): (&Entry, &str),
+        restored: &mut Restored,
+    ) -> Option<Then> {
+        if !in_parts(entry.lever) {
+            return None;
+        }
+        if let Some(known) = self.journal.find(&entry.vm, entry.lever) {
+            known.pending = true;
+        }
+        if undo.unwritten.is_none() {
+            undo.unwritten = self.journal.save().err();
+        }
+        if let Some(error) = undo.unwritten.as_ref().filter(|_| undo.waits) {
+            restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
+            return Some(Then::Left);
+        }
+        if is_guests(entry.lever) && self.kept.contains_key(&entry.vm) {
+            let _ = self.note(machine, &entry.vm);
+        }
+        None
     }
 }
 
@@ -365,7 +420,9 @@ struct Undo<'a> {
     snapshot: &'a Snapshot,
     /// Whether a guest is still asked.
     asks: &'a dyn Fn(&Asking) -> bool,
-    /// Why the journal cannot be written, where that keeps what is written in parts.
+    /// What is written in parts waits for the journal.
+    waits: bool,
+    /// Why that cannot be written.
     unwritten: Option<std::io::Error>,
     /// Answers of guests that are missing so far.
     missing: usize,
