@@ -27,13 +27,13 @@ impl Apart {
         self.since = None;
     }
 
-    /// Where it is to be, if that is to be changed now.
+    /// Where it is to be, if that is to be changed now; `lately`: its cpuset was changed too short ago for that.
     pub(super) fn look(
         &mut self,
         crowd: &Crowd,
         (number, vm): (usize, &VmEstimate),
         width: &Width,
-        policy: &Policy,
+        (policy, lately): (&Policy, bool),
         at: Time,
     ) -> Option<Action> {
         let reserved = |set: &CpuSet| set.intersection(&policy.reserved).len();
@@ -51,7 +51,7 @@ impl Apart {
         }
         let since = *self.since.get_or_insert(at);
         let rests = self.went.is_some_and(|(then, rest)| at.since(then) < rest);
-        if at.since(since) < policy.dwell() || rests {
+        if at.since(since) < policy.dwell() || rests || lately {
             return None;
         }
         // Long ago is nothing to wait for.

@@ -320,6 +320,21 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_was_sized_goes_elsewhere_only_after_lever_ms() {
+        let mut groups = Groups::new(&["a", "b"]);
+        groups.idle = &["b"];
+        *groups.sets.get_mut("b").unwrap() = "0-7".parse().unwrap();
+        let rule = Rule { name: "a".into(), size: Some(Sizer::VcpuBal), max: Some(4), ..Rule::default() };
+        let policy = Policy { dwell_ms: 2000, lever_ms: 60_000, vm: vec![rule], ..Policy::default() };
+        let mut controller = Controller::new(policy);
+        assert_eq!(groups.run(&mut controller, 8), 1);
+        *groups.sets.get_mut("a").unwrap() = "0,2,4,6".parse().unwrap();
+        groups.idle = &[];
+        assert_eq!(groups.run(&mut controller, 40), 0, "it was sized just before");
+        assert_eq!(groups.run(&mut controller, 20), 1);
+    }
+
+    #[test]
     fn a_group_that_was_left_alone_for_a_while_waits_for_the_whole_dwell_again() {
         let mut groups = Groups::new(&["a", "b"]);
         groups.idle = &["b"];

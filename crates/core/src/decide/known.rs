@@ -149,7 +149,7 @@ impl Known {
         if free {
             return Some(choice.clone());
         }
-        let mut to = choice;
+        let (mut to, due) = (choice, !self.lately(subject.at, policy));
         if choice.count < subject.online {
             let fewer = self.fewer.get_or_insert_default();
             // It may have been made smaller meanwhile, or may have fewer only.
@@ -163,9 +163,12 @@ impl Known {
                 if subject.granted.is_some() { policy.dwell() } else { self.calm.dwell(policy, subject.at) };
             to = &fewer.iter().rfind(|(since, _)| subject.at.since(*since) >= dwell)?.1;
         }
-        let due =
-            self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms));
         self.wish = due.then_some(to.count < subject.online);
         due.then(|| to.clone())
+    }
+
+    /// Whether its lever was changed too short ago to be changed again.
+    pub(super) fn lately(&self, at: Time, policy: &Policy) -> bool {
+        self.changed.is_some_and(|then| at.since(then) < Duration::from_millis(policy.lever_ms))
     }
 }

@@ -134,7 +134,8 @@ impl Controller {
             let to = crowd.pick(asked.number, width, due.count as usize);
             cpuset(width, vm, to, due.why)
         } else if !free && choice.count == subject.online {
-            known.apart.look(crowd, (asked.number, vm), width, &self.policy, subject.at)
+            let lately = known.lately(subject.at, &self.policy);
+            known.apart.look(crowd, (asked.number, vm), width, (&self.policy, lately), subject.at)
         } else {
             None
         };
