@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use corefit_core::decide::{Action, Why};
-use corefit_core::machine::{Lever, Snapshot, Value};
+use corefit_core::machine::{Lever, LeverKind, Snapshot, Value};
 use corefit_core::profile::ThreadLook;
 use corefit_core::topology::Topology;
 use corefit_core::{CpuId, CpuSet};
@@ -215,6 +215,9 @@ fn pins(seen: &Snapshot, name: &str) -> Result<Vec<Action>> {
             names => format!("--vm {name}: there is no such VM; there are: {names}"),
         }
     })?;
+    if let Some(why) = vm.fixed(LeverKind::Affinity) {
+        bail!("--vm {name}: it is left alone: {why}");
+    }
     let topology = Topology::of_snapshot(seen);
     let online = topology.online();
     let mut many: BTreeMap<CpuId, usize> = BTreeMap::new();
@@ -372,6 +375,10 @@ mod tests {
         );
         let why = pins(&seen, "b").unwrap_err().to_string();
         assert_eq!(why, "--vm b: there is no such VM; there are: a");
+        let mut owned = seen;
+        owned.vms[0].hands_off = true;
+        let why = pins(&owned, "a").unwrap_err().to_string();
+        assert_eq!(why, "--vm a: it is left alone: its owner set hands-off in its metadata");
         let why = pins(&Snapshot::default(), "b").unwrap_err().to_string();
         assert_eq!(why, "--vm b: there is no VM with vCPUs to keep on pCPUs (control groups have none)");
     }
