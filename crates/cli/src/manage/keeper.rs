@@ -35,7 +35,10 @@ use note::travels;
 #[cfg(test)]
 pub(super) use note::{Note, Setting};
 pub(super) use ours::is_guests;
-use ours::{by_call, grown, in_parts, is_ours, is_outdated, rest_of_ours, same, shrunk, somebody_put_back};
+use ours::{
+    by_call, grown, in_parts, is_ours, is_outdated, rest_of_ours, same, shrunk, somebody_put_back,
+    without_burst,
+};
 pub(super) use theirs::LEFT_UNTIL;
 use theirs::without_ours;
 pub(crate) use undo::{Asking, Restored};

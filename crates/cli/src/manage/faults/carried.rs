@@ -386,3 +386,22 @@ fn what_is_half_done_is_put_back_here_and_where_its_vm_goes() {
         assert!(killed > 10, "{killed}");
     }
 }
+
+#[test]
+fn a_limit_that_saves_nothing_where_its_vm_goes_is_put_back_there() {
+    let limit = |quota_us: u64, longer, burst_us| {
+        Value::Limit(Limit { quota_us: Some(quota_us * longer), period_us: 100_000 * longer, burst_us })
+    };
+    for burst_us in [0, 5_000] {
+        let (_dir, mut story) = begun();
+        let (lever, made) = (Lever::Quota, limit(50_000, 2, 10_000));
+        let (original, wrote) = (limit(50_000, 1, burst_us), vec![made.clone(), made]);
+        let settings = vec![Setting { lever, original, wrote }];
+        story.machine.write(1, lever, &limit(50_000, 2, 0)).unwrap();
+        let note = Note { corefit: 1, by_guest: false, settings };
+        story.machine.kept.insert(1, serde_json::to_string(&note).unwrap());
+        story.expected.insert((1, lever), limit(50_000, 1, 0));
+        story.end();
+        story.check().unwrap();
+    }
+}

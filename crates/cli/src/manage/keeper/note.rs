@@ -6,7 +6,7 @@ use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value
 use corefit_core::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, grown, in_parts, is_guests, is_ours, same, undo};
+use super::{Keeper, grown, in_parts, is_guests, is_ours, same, undo, without_burst};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::systemd;
@@ -292,8 +292,9 @@ impl Keeper {
                 current => current.ok(),
             },
         };
-        if let Some(grown) = current.as_ref().and_then(|current| grown(&entry, current)) {
-            entry = grown;
+        let as_found = |now| grown(&entry, now).or_else(|| without_burst(&entry, now));
+        if let Some(found) = current.as_ref().and_then(as_found) {
+            entry = found;
         }
         let no_more = |current: &Value| same(current, &entry.original) || !is_ours(&entry, current);
         if current.as_ref().is_some_and(no_more) {

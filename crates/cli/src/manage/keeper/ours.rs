@@ -84,6 +84,21 @@ pub(super) fn shrunk(entry: &Entry, left: &Value) -> Option<Entry> {
     Some(Entry { original: without(&entry.original), wrote, ..entry.clone() })
 }
 
+/// The same limit in a control group that was made anew, as where a VM arrives: libvirt knows of no burst, so it has none there, whoever gave it
+/// one before. `None` if it saves something now.
+pub(super) fn without_burst(entry: &Entry, current: &Value) -> Option<Entry> {
+    let Value::Limit(Limit { burst_us: 0, .. }) = current else { return None };
+    let without = |value: &Value| match value {
+        Value::Limit(limit) => Value::Limit(Limit { burst_us: 0, ..*limit }),
+        value => value.clone(),
+    };
+    let wrote: Vec<Value> = entry.wrote.iter().map(without).collect();
+    // Where we took it away it may be the same group.
+    let ours = entry.wrote.iter().zip(&wrote).any(|(wrote, without)| wrote == without);
+    let original = if ours { entry.original.clone() } else { without(&entry.original) };
+    Some(Entry { original, wrote, ..entry.clone() })
+}
+
 /// What a limit that somebody else changed would be with the burst that it had before us, if its burst is still ours: libvirt shows no
 /// burst, so who sets a quota by it neither means that nor can undo it, and the kernel refuses a quota below it.
 pub(super) fn rest_of_ours(entry: &Entry, current: &Value) -> Option<Value> {
