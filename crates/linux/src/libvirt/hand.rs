@@ -70,6 +70,8 @@ pub(super) struct Hand {
     letting_go: BTreeMap<VmId, Instant>,
     /// Guests that did not open a file in time.
     opening: BTreeMap<VmId, Opening>,
+    /// Guests whose kernels chose among their CPUs by themselves when they said so last.
+    choosing: BTreeSet<VmId>,
 }
 
 /// A connection with its thread, and those threads before that still hang.
@@ -119,9 +121,9 @@ impl Hand {
     pub(super) fn new(uri: &str) -> Hand {
         let (libvirtd, guests) = (Line::new(), Line::new());
         let (silent, out, lacks, online) = Default::default();
-        let (ways, asked, letting_go, opening) = Default::default();
+        let (ways, asked, letting_go, opening, choosing) = Default::default();
         let uri = uri.into();
-        Hand { uri, libvirtd, guests, silent, out, lacks, online, ways, asked, letting_go, opening }
+        Hand { uri, libvirtd, guests, silent, out, lacks, online, ways, asked, letting_go, opening, choosing }
     }
 
     /// Its guest answered others at that time: who did not answer here before that is not left alone any more.

@@ -84,7 +84,10 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     let (tell, told) = mpsc::channel();
     let opens = hand.may_open(vm).is_ok().then_some(tell);
     let done = change(hand, vm, want, opens);
-    told.try_iter().for_each(|opened| hand.opened(vm, &opened));
+    for opened in told.try_iter() {
+        hand.chose(vm, &opened);
+        hand.opened(vm, &opened);
+    }
     done
 }
 
@@ -96,13 +99,14 @@ fn change(
     opens: Option<Sender<Opened>>,
 ) -> Result<(), MachineError> {
     hand.changes(vm);
-    let (all, before, may_open) = (want.clone(), hand.online(vm).cloned(), opens.clone());
+    let (all, before, chose) = (want.clone(), hand.online(vm).cloned(), hand.chooses(vm));
+    let may_open = opens.clone();
     let result = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by, definition) = look(domain, until)?;
         still(before.as_ref(), &online)?;
         let plugs = !lacking(&all, &definition)?.is_empty() || by != By::Agent;
         if !plugs {
-            set_by_agent(&mut connected(domain, until), &online, &all, may_open.as_ref())?;
+            set_by_agent(&mut connected(domain, until), &online, &all, (may_open.as_ref(), chose))?;
         }
         Ok((by, plugs))
     });
@@ -154,7 +158,7 @@ fn change(
     if by == By::Agent && plugs {
         let done = hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
-            set_by_agent(&mut ask(domain, until)?, &online, &want, opens.as_ref())
+            set_by_agent(&mut ask(domain, until)?, &online, &want, (opens.as_ref(), chose))
         });
         return late.and(done);
     }
@@ -275,23 +279,26 @@ fn there(online: CpuSet) -> Result<CpuSet, MachineError> {
 type Opened = Result<bool, MachineError>;
 
 /// Has a guest that uses some vCPUs use others; `opens`: who hears what came of opening a file, if it may be asked to open one. He hears it
-/// at once: who does not open it in time may do nothing else in time either, and has it open for good all the same.
+/// at once: who does not open it in time may do nothing else in time either, and has it open for good all the same. `chose`: what it said of
+/// that before, which counts as long as it does not say it anew.
 fn set_by_agent(
     ask: &mut Ask<'_>,
     online: &CpuSet,
     want: &CpuSet,
-    opens: Option<&Sender<Opened>>,
+    (opens, chose): (Option<&Sender<Opened>>, bool),
 ) -> Result<(), MachineError> {
-    if let Some(tell) = opens.filter(|_| want.len() < online.len()) {
-        let chooses = agent::read_file(ask, PREFERRED).map(|preferred| {
+    let smaller = want.len() < online.len();
+    let mut chooses = chose;
+    if let Some(tell) = opens.filter(|_| smaller) {
+        let says = agent::read_file(ask, PREFERRED).map(|preferred| {
             preferred.and_then(|text| text.trim().parse().ok()).is_some_and(|set: CpuSet| set != *online)
         });
-        let stays = chooses == Ok(true);
-        let _ = tell.send(chooses);
-        if stays {
-            let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED})");
-            return Err(MachineError::Unsupported(text));
-        }
+        chooses = says.clone().unwrap_or(chose);
+        let _ = tell.send(says);
+    }
+    if smaller && chooses {
+        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED})");
+        return Err(MachineError::Unsupported(text));
     }
     agent::set_vcpus(ask, want).map(drop)
 }
@@ -381,7 +388,7 @@ mod tests {
         fn sized(&mut self, want: &str) -> (CpuSet, Result<(), MachineError>) {
             let mut ask = |command: &str| self.answer(command);
             let online = by_agent(&agent::vcpus(&mut ask).unwrap(), &CpuSet::first(4)).unwrap();
-            let done = set_by_agent(&mut ask, &online, &set(want), Some(&mpsc::channel().0));
+            let done = set_by_agent(&mut ask, &online, &set(want), (Some(&mpsc::channel().0), false));
             (online, done)
         }
     }
@@ -424,13 +431,38 @@ mod tests {
                 }
             };
             let (tell, told) = mpsc::channel();
-            let done = set_by_agent(&mut late, &set("0-3"), &set("0-1"), Some(&tell));
+            let done = set_by_agent(&mut late, &set("0-3"), &set("0-1"), (Some(&tell), false));
             assert_eq!((done.is_err(), guest.online), (hangs, set(if hangs { "0-3" } else { "0-1" })));
             hand.ask_again();
             assert_eq!(hand.may_open(&vm), Ok(()));
             told.try_iter().for_each(|opened| hand.opened(&vm, &opened));
             assert!(hand.may_open(&vm).is_err(), "it may have it open for good");
         }
+    }
+
+    #[test]
+    fn a_guest_that_chose_when_it_said_so_last_is_not_made_smaller_while_it_cannot_say_it() {
+        let (mut hand, vm) = (Hand::new("test:///default"), VmId("a#1".into()));
+        hand.chose(&vm, &Ok(true));
+        hand.chose(&vm, &Err(MachineError::Gone(crate::libvirt::guest::testing::silent(2001))));
+        let mut guest = guest("0-3", Some("0-3\n"));
+        let mut may = |hand: &mut Hand, opens: Option<&Sender<Opened>>, late: bool, want: &str| {
+            let mut ask = |command: &str| match late && command.contains("guest-file-open") {
+                true => Err(MachineError::Gone(crate::libvirt::guest::testing::silent(2001))),
+                false => guest.answer(command),
+            };
+            set_by_agent(&mut ask, &set("0-3"), &set(want), (opens, hand.chooses(&vm)))
+        };
+        let (tell, told) = mpsc::channel();
+        for opens in [None, Some(&tell)] {
+            let refused = may(&mut hand, opens, true, "0-1");
+            assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("by itself")));
+        }
+        assert_eq!(may(&mut hand, None, true, "0-3"), Ok(()), "it gets back what was taken");
+        // It says that it does so no more.
+        assert_eq!(may(&mut hand, Some(&tell), false, "0-1"), Ok(()));
+        told.try_iter().for_each(|said| hand.chose(&vm, &said));
+        assert_eq!(may(&mut hand, None, true, "0-1"), Ok(()));
     }
 
     #[test]

@@ -47,6 +47,7 @@ impl Hand {
         self.asked.retain(|vm| is(vm));
         self.letting_go.retain(|vm, _| is(vm));
         self.opening.retain(|vm, _| is(vm));
+        self.choosing.retain(|vm| is(vm));
         self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
     }
 
@@ -154,6 +155,20 @@ impl Hand {
             }
             Err(_) => {}
         }
+    }
+
+    /// What its guest said, if it did, of whether its kernel chooses among its CPUs by itself.
+    pub(in crate::libvirt) fn chose(&mut self, vm: &VmId, said: &Result<bool, MachineError>) {
+        match said {
+            Ok(true) => drop(self.choosing.insert(vm.clone())),
+            Ok(false) => drop(self.choosing.remove(vm)),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether it did so when its guest said it last.
+    pub(in crate::libvirt) fn chooses(&self, vm: &VmId) -> bool {
+        self.choosing.contains(vm)
     }
 
     /// What is unsupported stays so for a while; so does an agent that makes no sense.
