@@ -55,6 +55,8 @@ pub(super) struct Definition {
     pub(super) kept: Option<String>,
     /// vCPUs that were plugged out by us, by its metadata; somebody may have plugged them in since.
     pub(super) unplugged: CpuSet,
+    /// When its guest was asked last to let go of some of these, s since 1970, by whoever did.
+    pub(super) asked_at: Option<u64>,
 }
 
 /// A vCPU.
@@ -126,6 +128,7 @@ impl Definition {
                 Some(KEPT) => self.kept = node.text().map(Into::into),
                 Some(UNPLUGGED) => {
                     self.unplugged = node.text().and_then(|text| text.parse().ok()).unwrap_or_default();
+                    self.asked_at = node.attribute("at").and_then(|at| at.parse().ok());
                 }
                 _ => {}
             }
@@ -287,6 +290,8 @@ mod tests {
             |text| of(&format!("<c:unplugged xmlns:c='{UNPLUGGED}'>{text}</c:unplugged>")).unplugged;
         assert_eq!(unplugged("2-3"), "2-3".parse().unwrap());
         assert!(unplugged("x").is_empty() && of("").unplugged.is_empty());
+        let asked = of(&format!("<c:unplugged xmlns:c='{UNPLUGGED}' at='7'>3</c:unplugged>"));
+        assert_eq!((asked.unplugged, asked.asked_at), ("3".parse().unwrap(), Some(7)));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! what somebody else plugs out stands. None is plugged out of a guest that takes vCPUs offline itself.
 
 use std::sync::mpsc::{self, Sender};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use corefit_core::machine::{MachineError, VmId};
 use corefit_core::{CpuId, CpuSet};
@@ -122,21 +122,24 @@ fn change(
             let definition = define(domain)?;
             let want = to_plug(by, &all, &definition);
             let Definition { vcpus, unplugged, .. } = &definition;
-            let note = |before: &CpuSet, now: &CpuSet| {
-                if before == now {
-                    return Ok(());
-                }
+            let reached = reachable(vcpus, &want);
+            let out = surplus(vcpus, &reached);
+            // Whoever comes after a kill has to know how long one may yet go.
+            let asked_at = if out.is_empty() { definition.asked_at } else { Some(clock_s()) };
+            let at = asked_at.map_or_else(String::new, |at| format!(" at='{at}'"));
+            let note = |now: &CpuSet| {
                 until.check()?;
-                let element = (!now.is_empty()).then(|| format!("<unplugged>{now}</unplugged>"));
+                let element = (!now.is_empty()).then(|| format!("<unplugged{at}>{now}</unplugged>"));
                 let done = domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error));
                 crate::between("unplugged-part");
                 done
             };
-            let reached = reachable(vcpus, &want);
             some_go(vcpus, &want, &reached)?;
             // (One that is there may be about to go.)
-            let ours = unplugged.union(&surplus(vcpus, &reached));
-            note(unplugged, &ours)?;
+            let ours = unplugged.union(&out);
+            if !out.is_empty() {
+                note(&ours)?;
+            }
             // libvirt takes one at a time.
             let one = |vcpu, state| {
                 let done = domain.plug(&std::iter::once(vcpu).collect(), state);
@@ -145,10 +148,15 @@ fn change(
             };
             plug(vcpus, &want, until, one)?;
             let back = want.difference(&plugged(vcpus));
-            note(&ours, &ours.difference(&back))?;
-            Ok(!surplus(vcpus, &want).is_empty())
+            if ours.meets(&back) {
+                note(&ours.difference(&back))?;
+            }
+            Ok((!surplus(vcpus, &want).is_empty(), asked_since(&definition, &want, clock_s())))
         });
-        match hand.plugged(vm, done) {
+        if let Ok((_, Some(since))) = done {
+            hand.asked_to_let_go(vm, since);
+        }
+        match hand.plugged(vm, done.map(|(some, _)| some)) {
             // One that may yet go keeps no other from coming back.
             Err(MachineError::Gone(why)) if by == By::Agent => late = Err(MachineError::Gone(why)),
             done => done?,
@@ -211,6 +219,18 @@ fn lacking(want: &CpuSet, definition: &Definition) -> Result<CpuSet, MachineErro
 /// Whether vCPUs are plugged in whose numbers come after one that is not.
 fn lacks_some_between(plugged: &CpuSet) -> bool {
     plugged.iter().last().is_some_and(|last| last.0 as usize >= plugged.len())
+}
+
+/// How long ago a guest was asked to let go of vCPUs that are there still, or again, and are wanted.
+fn asked_since(definition: &Definition, want: &CpuSet, now_s: u64) -> Option<Duration> {
+    let may_go = definition.unplugged.intersection(&plugged(&definition.vcpus)).meets(want);
+    // By another host's clock, or one that was set meanwhile, it may be to come.
+    definition.asked_at.filter(|_| may_go).map(|at| Duration::from_secs(now_s.abs_diff(at)))
+}
+
+/// s since 1970.
+fn clock_s() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
 fn plugged(vcpus: &[VcpuDefinition]) -> CpuSet {
@@ -573,6 +593,17 @@ mod tests {
         assert!(matches!(&late, Err(MachineError::Gone(why)) if why.contains("vCPU 3")), "{late:?}");
         let never = plug(&pluggable(4), &set("0"), until, never(Kind::Unsupported));
         assert!(matches!(never, Err(MachineError::Unsupported(_))), "{never:?}");
+    }
+
+    #[test]
+    fn who_comes_after_a_kill_knows_how_long_ago_a_guest_was_asked_for_vcpus_that_are_there_still() {
+        let asked = |there, want: &str, at| {
+            let (vcpus, unplugged) = (pluggable(there), set("3"));
+            let definition = Definition { vcpus, unplugged, asked_at: at, ..Definition::default() };
+            asked_since(&definition, &set(want), 100).map(|since| since.as_secs())
+        };
+        assert_eq!([Some(93), Some(107), None].map(|at| asked(4, "0-3", at)), [Some(7), Some(7), None]);
+        assert_eq!((asked(3, "0-3", Some(93)), asked(4, "0-2", Some(93))), (None, None));
     }
 
     #[test]

@@ -96,6 +96,13 @@ impl Hand {
         Ok(())
     }
 
+    /// Its guest was asked so long ago to let go of vCPUs that are there, by this process or by one before it.
+    pub(in crate::libvirt) fn asked_to_let_go(&mut self, vm: &VmId, since: Duration) {
+        if let Some(at) = Instant::now().checked_sub(since).filter(|_| since < LETS_GO) {
+            self.letting_go.entry(vm.clone()).or_insert(at);
+        }
+    }
+
     /// What came of plugging, which took some out or not.
     ///
     /// # Errors
@@ -207,6 +214,11 @@ mod tests {
         assert!(why.contains("may do so yet"), "{why}");
         assert_eq!(hand.plugged(&vm, Ok(true)), Ok(()));
         assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()), "it has let go");
+        next.asked_to_let_go(&vm, LETS_GO);
+        assert_eq!(next.plugged(&vm, Ok(false)), Ok(()), "it would have by now");
+        next.asked_to_let_go(&vm, LETS_GO / 2);
+        let why = next.plugged(&vm, Ok(false)).unwrap_err().to_string();
+        assert!(why.contains("30 s ago"), "one before it asked the guest: {why}");
     }
 
     #[test]
