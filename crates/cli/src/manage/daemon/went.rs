@@ -236,6 +236,20 @@ mod tests {
     }
 
     #[test]
+    fn what_came_late_is_told_once_and_whose_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+        let settled = entry("a");
+        journal.add(settled.clone());
+        let keeper = Keeper::new(journal, Duration::ZERO);
+        let was = [Entry { pending: true, ..settled }];
+        let mut late = Late::from([(was[0].vm.clone(), was[0].lever)]);
+        let mut came = || say_late(&was, &keeper, &Snapshot::default(), &mut late, &mut Said::default());
+        assert_eq!(came(), [(VmId("a".into()), "a".to_owned())]);
+        assert!(came().is_empty());
+    }
+
+    #[test]
     fn what_a_guest_did_not_do_of_what_it_was_asked_is_counted_though_the_next_look_misses_it() {
         let args = arguments();
         let mut daemon = looking(&args);
