@@ -339,6 +339,10 @@ mod tests {
                 "line 5, key policy.vm[1].name: this is no TOML: duplicate key",
             ),
             (
+                "[policy]\nvm = [{ name = \"a\" } { name = \"b\" }]\n",
+                "line 2, key policy.vm[0]: this is no TOML: ",
+            ),
+            (
                 "[policy]\nvm = [{ name = \"a\",\n max = 8, min = 1, min = 2 }]\n",
                 "line 3, key policy.vm[0].min: this is no TOML: duplicate key",
             ),

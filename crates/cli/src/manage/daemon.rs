@@ -296,7 +296,9 @@ impl<'a> Daemon<'a> {
             }
         };
         self.looked = true;
-        if self.board.lock().trouble.take().is_some() {
+        // (Who takes it makes another status, while somebody reads this one.)
+        let trouble = self.board.lock().trouble.is_some();
+        if trouble && self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
         let told = step.usual().filter(|_| self.config.tell);

@@ -163,7 +163,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         step.notes.retain(|note| !note.starts_with(&own));
     }
     step.notes.extend(by_a_daemon(&now, &changed, &config.state));
-    step.notes.extend(theirs(&config.state, &machine.name()).filter(|_| live));
+    step.notes.extend(live.then(|| theirs(&config.state, &machine.name())).flatten());
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
     let plan = settled.as_ref().unwrap_or(&step.plan);
     let then = match found(arg.name(), &name, (&first, &now), plan) {

@@ -57,6 +57,11 @@ impl Short {
         at.since(since) >= STARVES
     }
 
+    /// It is to get another number of pCPUs: since when it gets less stays.
+    pub(super) fn anew(&mut self) {
+        *self = Short { since: self.since, wants: u32::MAX, ..Short::default() };
+    }
+
     /// Whether it had for long at the last look.
     pub(super) fn starves(&self, at: Time) -> bool {
         self.since.is_some_and(|since| at.since(since) >= STARVES)

@@ -70,12 +70,16 @@ impl Controller {
 }
 
 impl Fares {
-    /// How it fares as it is judged now: another `min`, of the configuration or its owner, begins anew, and of another remedy is told at once.
+    /// How it fares as it is judged now: less of a `min`, of the configuration or its owner, begins anew; of more (who had too little for less
+    /// has so for that) and of another remedy is told at once.
     fn judged(mut self, by: (Option<u32>, &'static str)) -> Fares {
-        if self.by.0 != by.0 {
+        if by.0 < self.by.0 {
             return Fares::default();
         }
-        if self.by.1 != by.1 && self.starved.1.take().is_some() {
+        if by.0 > self.by.0 {
+            self.short.anew();
+        }
+        if self.by != by && self.starved.1.take().is_some() {
             self.starved.0 -= 1;
         }
         self

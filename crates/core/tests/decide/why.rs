@@ -155,6 +155,29 @@ fn who_starves_by_the_last_min_starves_no_more_by_another_until_it_has_for_half_
 }
 
 #[test]
+fn who_starves_does_so_by_a_higher_min_at_once() {
+    let policy = |min| {
+        let rule = Rule { name: "a".into(), min: Some(min), ..Rule::default() };
+        Policy { vm: vec![rule], size: Sizer::None, ..Policy::default() }
+    };
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, |_| 1.2), vm("b", 4, None, |_| 2.8)]);
+    let mut controller = Controller::new(policy(2));
+    for second in 0..50 {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.pass(Duration::from_secs(1));
+        toy.vms.iter_mut().for_each(|vm| waits(vm, 4));
+        if second == 40 {
+            controller.reconfigure(policy(3));
+        }
+        let said = |min| step.notes.iter().any(|note| note.contains("starves") && note.contains(min));
+        let says = if second < 41 { said("of the 2.00") } else { said("of the 3.00") };
+        assert_eq!(says, second > 30, "{second}: {:?}", step.notes);
+        let known = step.notes.iter().all(|note| !note.contains("(time 2)"));
+        assert!(known, "{second}: {:?}", step.notes);
+    }
+}
+
+#[test]
 fn who_gets_next_to_nothing_is_said_to_starve_whatever_its_rule_says() {
     let (notes, starves) = starving(Rule::default(), |_| 0.1, 40);
     assert_eq!(starves, [true, false], "{notes:?}");

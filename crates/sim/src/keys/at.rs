@@ -47,7 +47,7 @@ impl<'a> Before<'a> {
                 self.open.push((std::mem::take(&mut self.key), (c == '[').then_some(0)));
                 self.from = next;
             }
-            ']' | '}' => self.key = self.open.pop().map_or("", |(key, _)| key),
+            ']' | '}' => (self.key, self.from) = (self.open.pop().map_or("", |(key, _)| key), next),
             ',' => {
                 if let Some((_, Some(number))) = self.open.last_mut() {
                     *number += 1;

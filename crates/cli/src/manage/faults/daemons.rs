@@ -173,6 +173,7 @@ fn a_guest_that_is_late_has_a_line_and_another_when_what_was_asked_of_it_has_com
         "{seen:?}"
     );
     assert_eq!(seen.failures, 0, "it may be done yet, and questions are no changes");
+    let before = seen.actions;
     // It is late whatever else is said anew.
     whole.configure(&text);
     let mut machine = whole.machine.0.borrow_mut();
@@ -182,7 +183,7 @@ fn a_guest_that_is_late_has_a_line_and_another_when_what_was_asked_of_it_has_com
     let lines = of_vm3(&said(|| (0..400).for_each(|_| whole.step(None))));
     let late = "set vm=vm3 lever=\"online vCPUs\" to=\"vCPUs 0-1\" late=true";
     assert_eq!(lines.iter().filter(|line| *line == late).count(), 1, "{lines:?}");
-    assert_eq!((vm(&whole).not_sized, vm(&whole).failures), (None, 0));
+    assert_eq!((vm(&whole).not_sized, vm(&whole).failures, vm(&whole).actions), (None, 0, before + 1));
 }
 
 #[test]

@@ -177,7 +177,9 @@ impl Known {
             self.ours = None; // and nothing failed
         }
         let changed = self.ours.is_some() && self.online != vm.online();
-        let other = rule.is_some_and(|rule| self.by.is_some_and(|by| rule.latency_ms != Some(by)));
+        // What was late for this is late for less.
+        let more = |by: u64| rule.is_some_and(|rule| rule.latency_ms.is_none_or(|now| now > by));
+        let other = self.by.is_some_and(more);
         let failed = std::mem::take(&mut self.failed) || other;
         let Some(rule) = rule.filter(|_| !changed && !failed) else {
             (self.mark, self.trying, self.before, self.by) = (None, None, None, None);
@@ -423,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_for_a_latency_goes_back_when_another_one_is_tolerated_and_nothing_else_does() {
+    fn what_was_set_for_a_latency_goes_back_when_more_is_tolerated_and_nothing_else_does() {
         const LONG: (u64, u64, u64) = (3000, 3000, 150);
         let tolerates = |latency_ms| {
             let rule = Rule { name: "a".into(), latency_ms, ..Rule::default() };
@@ -434,6 +436,8 @@ mod tests {
             toy.second(LONG, &two);
             assert_eq!(toy.second(LONG, &two), [Some(1_400_037)]);
             assert_eq!(toy.second((3000, 1000, 200), &two), [], "it gained");
+            assert_eq!(toy.second((3000, 1000, 200), &tolerates(Some(1))), [], "less is tolerated");
+            assert_eq!(toy.second((3000, 1000, 200), &two), [], "it is what it was");
             assert_eq!(toy.second((3000, 1000, 200), &tolerates(other)), [None], "{other:?}");
             for _ in 0..10 {
                 assert_eq!(toy.second(LONG, &tolerates(other)), [], "{other:?}");

@@ -58,7 +58,11 @@ impl Race {
         let (best, known) = self.best_proven().unwrap_or((self.turn, 0.0));
         let close = self.close(best, known);
         let next = match self.all_bal.filter(|_| self.told_nothing()) {
-            Some(bal) => Some(bal).filter(|bal| self.watched(*bal).is_zero() && !self.harms(*bal)),
+            Some(bal) => {
+                let watched = |level: usize| self.levels[level].out || !self.watched(level).is_zero();
+                self.left_others |= (0..self.levels.len()).any(|level| level != bal && !watched(level));
+                Some(bal).filter(|bal| self.watched(*bal).is_zero() && !self.harms(*bal))
+            }
             None => self.rival(best, known).or_else(|| self.watch_again(best, &close)),
         };
         // Who cannot be told from VCPU-Bal's counts does not take their place.
@@ -81,12 +85,17 @@ impl Race {
         false
     }
 
-    /// Whether what was proven in a first race did so much less than before that the race told nothing of others either: threads were in step
-    /// then, and are not any more. (With time to watch on, each is watched long enough.)
+    /// Whether what was proven in a race without time to watch on did so much less than before, and not by the luck of few units, that the race
+    /// told nothing of others either: threads were in step then, and are not any more.
     fn told_nothing(&self) -> bool {
+        let bursts = self.bursts();
+        let counting = |member: &Member, level: usize| {
+            member.stats[level].chance(bursts).hypot(member.proofs[level].chance(bursts))
+        };
         let fell = |level: usize| {
+            let least = CLEAR * (1.0 - SURE * self.error_of_mean(|member| counting(member, level)));
             let worth = self.proven(level).zip(self.value(level));
-            !self.is_bal(level) && worth.is_some_and(|(proven, then)| proven < CLEAR * then)
+            !self.is_bal(level) && worth.is_some_and(|(proven, then)| proven < least * then)
         };
         !self.patient && (0..self.levels.len()).any(fell)
     }
