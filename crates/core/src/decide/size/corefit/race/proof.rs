@@ -93,7 +93,7 @@ impl Race {
             member.stats[level].chance(bursts).hypot(member.proofs[level].chance(bursts))
         };
         let fell = |level: usize| {
-            let least = CLEAR * (1.0 - SURE * self.error_of_mean(|member| counting(member, level)));
+            let least = CLEAR * (1.0 - self.error_of_mean(|member| counting(member, level)));
             let worth = self.proven(level).zip(self.value(level));
             !self.is_bal(level) && worth.is_some_and(|(proven, then)| proven < least * then)
         };
