@@ -188,10 +188,18 @@ impl Journal {
 
     /// VMs whose vCPUs are changed, and were by their guests.
     pub(crate) fn by_guests(&self) -> impl Iterator<Item = &VmId> {
-        self.content
-            .by_guests
-            .iter()
-            .filter(|vm| self.entries_of(vm).any(|entry| entry.lever == Lever::Online))
+        self.content.by_guests.iter().filter(|vm| self.sized(vm))
+    }
+
+    /// Whether a VM is one of these.
+    pub(crate) fn is_by_guest(&self, vm: &VmId) -> bool {
+        self.content.by_guests.contains(vm) && self.sized(vm)
+    }
+
+    fn sized(&self, vm: &VmId) -> bool {
+        #[cfg(test)]
+        testing::asked();
+        self.entries_of(vm).any(|entry| entry.lever == Lever::Online)
     }
 
     /// Its guest takes vCPUs of a VM offline and online.
@@ -395,6 +403,7 @@ pub(super) mod testing {
 
     thread_local! {
         static SYNCS: Cell<u32> = const { Cell::new(0) };
+        static ASKED: Cell<u32> = const { Cell::new(0) };
     }
 
     pub(super) fn synced() {
@@ -404,6 +413,15 @@ pub(super) mod testing {
     /// How often this thread has synced something.
     pub(in crate::manage) fn syncs() -> u32 {
         SYNCS.get()
+    }
+
+    pub(super) fn asked() {
+        ASKED.set(ASKED.get() + 1);
+    }
+
+    /// Of how many VMs this thread has looked for whether their vCPUs are changed.
+    pub(in crate::manage) fn sized() -> u32 {
+        ASKED.get()
     }
 
     /// A weight that was doubled.
@@ -466,6 +484,7 @@ mod tests {
             [&VmId("b".into())],
             "of a only a weight is changed"
         );
+        assert_eq!(["a", "b", "c"].map(|vm| journal.is_by_guest(&VmId(vm.into()))), [false, true, false]);
         journal.retain(|entry| entry.lever != Lever::Online);
         journal.write().unwrap();
         assert!(!fs::read_to_string(file(dir.path())).unwrap().contains("by_guests"));

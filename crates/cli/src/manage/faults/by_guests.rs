@@ -1,8 +1,9 @@
 //! vCPUs that guests took offline, whose agents do not say any more which are.
 
 use super::faulty::Fault;
-use super::stories::{changed, first};
+use super::stories::{begun, changed, first, weighing};
 use super::*;
+use crate::manage::journal::testing::sized;
 
 /// An administrator may forbid the commands: then all that are plugged in count, as of a guest that was never asked.
 #[test]
@@ -41,4 +42,22 @@ fn vcpus_that_a_guest_took_offline_are_known_where_its_vm_goes() {
     story.machine.forbidding.clear();
     story.end();
     story.check().unwrap();
+}
+
+#[test]
+fn whose_guest_took_vcpus_offline_is_found_without_asking_of_all_others() {
+    let looked_for = |vms: u32| {
+        let (_dir, mut story) = begun();
+        let plan: Vec<Action> = (0..vms).map(|vm| story.action(vm, Lever::Online, first(2))).collect();
+        story.step(&plan, None);
+        let more: Vec<Action> = (0..vms).map(|vm| story.action(vm, Lever::Weight, weighing(200))).collect();
+        let before = sized();
+        story.apply(&more);
+        let looked_for = sized() - before;
+        story.end();
+        story.check().unwrap();
+        looked_for
+    };
+    let (one, all) = (looked_for(1), looked_for(MANAGED));
+    assert!(one > 0 && all <= MANAGED * one, "{one} for one VM, {all} for {MANAGED}");
 }

@@ -87,7 +87,7 @@ impl Keeper {
             Setting::of(entry, original)
         };
         let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
-        let by_guest = self.journal.by_guests().any(|by_guest| by_guest == vm);
+        let by_guest = self.journal.is_by_guest(vm);
         let text = serde_json::to_string(&Note { corefit: 1, by_guest, settings }).unwrap_or_default();
         if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
             return Ok(());
