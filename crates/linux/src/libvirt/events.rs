@@ -13,29 +13,51 @@ use super::sys;
 
 /// UUIDs of domains of which something changed since they were asked about.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Changed(Arc<Mutex<BTreeSet<String>>>);
+pub(super) struct Changed(Arc<Mutex<Noted>>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    changed: BTreeSet<String>,
+    /// They were asked about, and no look has shown that yet.
+    asked: BTreeSet<String>,
+}
 
 impl Changed {
     /// Those that changed.
     pub(super) fn all(&self) -> BTreeSet<String> {
-        self.set().clone()
+        self.noted().changed.clone()
+    }
+
+    /// Those that changed since a look that came showed them.
+    pub(super) fn not_shown(&self) -> BTreeSet<String> {
+        let noted = self.noted();
+        noted.changed.union(&noted.asked).cloned().collect()
     }
 
     pub(super) fn add(&self, uuid: String) {
-        self.set().insert(uuid);
+        self.noted().changed.insert(uuid);
     }
 
     /// It is asked about now.
     pub(super) fn asks(&self, uuid: &str) {
-        self.set().remove(uuid);
+        let mut noted = self.noted();
+        let was = noted.changed.take(uuid);
+        noted.asked.extend(was);
+    }
+
+    /// A look came, with what was asked for.
+    pub(super) fn shows(&self) {
+        self.noted().asked.clear();
     }
 
     /// Only these are left.
     pub(super) fn retain(&self, is: impl Fn(&String) -> bool) {
-        self.set().retain(is);
+        let mut noted = self.noted();
+        noted.changed.retain(&is);
+        noted.asked.retain(is);
     }
 
-    fn set(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn noted(&self) -> MutexGuard<'_, Noted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -193,12 +193,7 @@ impl LibvirtMachine {
             }
         }
         if self.worker.is_none() {
-            let seconds = i32::try_from(self.options.timeout.as_secs()).unwrap_or(i32::MAX).max(2);
-            self.subject = Subject::default();
-            self.changed = Changed::default();
-            let (uri, subject, changed) = (self.uri.clone(), self.subject.clone(), self.changed.clone());
-            let open = move || Some(Session::open(&uri, seconds, subject, changed));
-            self.worker = self.crew.start("libvirt", open);
+            self.connect();
         }
         let Some(worker) = &self.worker else { return Err(None) };
         let skip: BTreeSet<String> = self.blamed.keys().cloned().collect();
@@ -224,9 +219,23 @@ impl LibvirtMachine {
         }
     }
 
+    /// Has another session opened.
+    fn connect(&mut self) {
+        let seconds = i32::try_from(self.options.timeout.as_secs()).unwrap_or(i32::MAX).max(2);
+        self.subject = Subject::default();
+        self.changed = Changed::default();
+        // What changed till it is told so is not known.
+        let vms = self.last.iter_mut().flat_map(|(vms, _)| vms);
+        vms.for_each(|vm| vm.outdated = true);
+        let (uri, subject, changed) = (self.uri.clone(), self.subject.clone(), self.changed.clone());
+        let open = move || Some(Session::open(&uri, seconds, subject, changed));
+        self.worker = self.crew.start("libvirt", open);
+    }
+
     /// What later looks fall back on. One that came late is newer than what there was.
     fn remember(&mut self, look: &Look) {
         self.last = look.local.then(|| (look.vms.clone(), look.unread.clone()));
+        self.changed.shows();
     }
 
     /// While a domain starts or ends, libvirtd makes those wait who ask for any. If it answers
@@ -238,7 +247,7 @@ impl LibvirtMachine {
             && patient
             && self.answers(deadline)
         {
-            let mut changed = self.changed.all();
+            let mut changed = self.changed.not_shown();
             changed.extend(self.subject.lock().ok().and_then(|subject| subject.clone()));
             vms.iter_mut().for_each(|vm| vm.outdated |= changed.contains(&vm.key.0));
             // Without how long ago: it is said once while it is so.
@@ -545,7 +554,17 @@ mod tests {
         machine.changed.add("a".into());
         *machine.subject.lock().unwrap() = Some("b".into());
         let look = machine.fall_back(until).unwrap();
-        assert_eq!(look.vms.iter().map(|seen| seen.outdated).collect::<Vec<_>>(), [true, true, false]);
+        let outdated = |look: &Look| look.vms.iter().map(|seen| seen.outdated).collect::<Vec<_>>();
+        assert_eq!(outdated(&look), [true, true, false]);
+        // It was asked about, but nothing has shown it.
+        machine.changed.asks("a");
+        assert_eq!(outdated(&machine.fall_back(until).unwrap()), [true, true, false]);
+        let seen = machine.last.clone().unwrap().0;
+        machine.remember(&Look { local: true, vms: seen, ..Look::default() });
+        assert_eq!(outdated(&machine.fall_back(until).unwrap()), [false, true, false]);
+        // Nobody is told of what changes between two sessions.
+        machine.connect();
+        assert_eq!(outdated(&machine.fall_back(until).unwrap()), [true; 3]);
         machine.missed_but(&[]);
         // All were read by a look that was late, and the next one is as late.
         let (answered, answer) = std::sync::mpsc::channel();
