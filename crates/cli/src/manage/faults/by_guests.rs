@@ -61,3 +61,21 @@ fn whose_guest_took_vcpus_offline_is_found_without_asking_of_all_others() {
     let (one, all) = (looked_for(1), looked_for(MANAGED));
     assert!(one > 0 && all <= MANAGED * one, "{one} for one VM, {all} for {MANAGED}");
 }
+
+/// Where vCPUs are plugged out, one that came late may go though all were back.
+#[test]
+fn a_vcpu_that_a_guest_may_yet_let_go_is_waited_for() {
+    let (_dir, mut story) = changed();
+    story.machine.losing.insert(1);
+    let restore = |story: &mut Story| {
+        let snapshot = story.machine.observe().unwrap();
+        story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot).pending.len()
+    };
+    assert_eq!((restore(&mut story), restore(&mut story)), (1, 1));
+    assert_eq!(story.machine.truth(1, Lever::Online), first(VCPUS));
+    story.machine.write(1, Lever::Online, &first(3)).unwrap();
+    story.machine.losing.clear();
+    assert_eq!(restore(&mut story), 0);
+    story.end();
+    story.check().unwrap();
+}

@@ -251,6 +251,7 @@ impl Keeper {
             was_so: same(&current, &entry.original),
             was_pending,
             by_call: !group && by_call(entry.lever),
+            by_guest: entry.lever == Lever::Online,
             may_come: may_come(entry, later),
         };
         match verdict(done, read, &tried) {

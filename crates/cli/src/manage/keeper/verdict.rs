@@ -16,6 +16,8 @@ pub(super) struct Tried<'a> {
     pub(super) was_pending: bool,
     /// What is written may come later than anybody waits for.
     pub(super) by_call: bool,
+    /// Its guest has to do it, and may yet do what it was asked for before.
+    pub(super) by_guest: bool,
     /// Its vCPU may be plugged out now, and is going to be back.
     pub(super) may_come: bool,
 }
@@ -55,8 +57,11 @@ pub(super) fn verdict(
         (Err(error @ (MachineError::Gone(_) | MachineError::Denied(_))), Ok(_))
             if tried.was_so && (may_pass(&error) || tried.by_call) =>
         {
-            let why = format!("it may still be changed by what was asked before: {error}");
-            Verdict::Unknown { why, may_yet: may_pass(&error) }
+            Verdict::Unknown { why: still(&error), may_yet: may_pass(&error) }
+        }
+        // As it was, but it may yet let go of what it was asked for before.
+        (Err(error @ MachineError::Gone(_)), Ok(read)) if tried.by_guest && same(&read, tried.original) => {
+            Verdict::Unknown { why: still(&error), may_yet: true }
         }
         (_, Ok(read)) if same(&read, tried.original) => Verdict::Back,
         (Err(error @ MachineError::Untried(_)), _) => {
@@ -83,6 +88,10 @@ pub(super) fn verdict(
     }
 }
 
+fn still(error: &MachineError) -> String {
+    format!("it may still be changed by what was asked before: {error}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +116,7 @@ mod tests {
             was_so,
             was_pending,
             by_call,
+            by_guest: false,
             may_come,
         };
         let none = [false; 4];
@@ -142,6 +152,11 @@ mod tests {
         let with_less = |read| verdict(Ok(()), read, &tried(Some(&part), none));
         assert_eq!(with_less(is_part()), Verdict::Less(weight(150)));
         assert_eq!(with_less(is_ours()), other("", true, None));
+        let guests = |done, read| verdict(done, read, &Tried { by_guest: true, ..tried(None, none) });
+        assert_eq!(guests(Err(gone()), is_was()), unknown(&still("late"), true));
+        assert_eq!(guests(Ok(()), is_was()), Verdict::Back);
+        assert_eq!(guests(Err(denied()), is_was()), Verdict::Back, "it answered");
+        assert_eq!(guests(Err(gone()), is_ours()), other(": late", true, None));
     }
 
     /// The kernel takes no cpuset away from a group of v2 with processes; it can have all pCPUs, which is the same.
@@ -151,7 +166,8 @@ mod tests {
         let came_of = |read: &Value| {
             let less = Some(&all);
             let [was_so, was_pending, by_call, may_come] = [false; 4];
-            let tried = Tried { original: &none, less, was_so, was_pending, by_call, may_come };
+            let by_guest = false;
+            let tried = Tried { original: &none, less, was_so, was_pending, by_call, by_guest, may_come };
             verdict(Ok(()), Ok(read.clone()), &tried)
         };
         assert_eq!(came_of(&all), Verdict::Back);
