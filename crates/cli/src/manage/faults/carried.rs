@@ -105,7 +105,7 @@ fn guests_are_asked_for_what_their_vms_brought_only_while_there_is_time() {
     let (_dir, mut story) = begun();
     let setting = || Setting { lever: Lever::Online, original: first(4), wrote: vec![first(2)] };
     for vm in 0..MANAGED {
-        let note = Note { corefit: 1, by_guest: false, settings: vec![setting()] };
+        let note = Note { corefit: 1, settings: vec![setting()] };
         story.machine.write(vm, Lever::Online, &first(2)).unwrap();
         story.machine.kept.insert(vm, serde_json::to_string(&note).unwrap());
     }
@@ -136,7 +136,7 @@ fn pins_of_another_host_become_those_that_this_one_has() {
         wrote: vec![set(wrote)],
     };
     let settings = vec![setting(1, "0,40", "1"), setting(2, "41", "1")];
-    let note = serde_json::to_string(&Note { corefit: 1, by_guest: false, settings }).unwrap();
+    let note = serde_json::to_string(&Note { corefit: 1, settings }).unwrap();
     for vcpu in [1, 2] {
         story.machine.sim.set(&VmId("sim-1".into()), Lever::Affinity(vcpu), &set("1")).unwrap();
     }
@@ -157,10 +157,7 @@ fn came(settings: Vec<Setting>, unknown: bool) -> (tempfile::TempDir, Story) {
     for Setting { lever, wrote, .. } in &settings {
         story.machine.write(1, *lever, wrote.last().unwrap()).unwrap();
     }
-    story
-        .machine
-        .kept
-        .insert(1, serde_json::to_string(&Note { corefit: 1, by_guest: false, settings }).unwrap());
+    story.machine.kept.insert(1, serde_json::to_string(&Note { corefit: 1, settings }).unwrap());
     story.machine.pcpus_unknown = unknown;
     let snapshot = story.machine.observe().unwrap();
     story.keeper.as_mut().unwrap().adopt(&mut story.machine, &snapshot);
@@ -238,7 +235,7 @@ fn pins_that_came_while_no_pcpu_was_known_are_put_back_and_not_to_none() {
 
 /// A VM with a note of a setting that is none of anybody's here.
 fn takes_nothing_over(mut story: Story, setting: Setting) {
-    let note = Note { corefit: 1, by_guest: false, settings: vec![setting] };
+    let note = Note { corefit: 1, settings: vec![setting] };
     story.machine.kept.insert(1, serde_json::to_string(&note).unwrap());
     let snapshot = story.machine.observe().unwrap();
     let keeper = story.keeper.as_mut().unwrap();
@@ -287,7 +284,7 @@ fn a_note_that_somebody_removed_or_changed_is_made_again() {
     let (_dir, mut story) = begun();
     story.step(&[story.action(1, Lever::Weight, weighing(200))], None);
     let note = story.machine.kept[&1].clone();
-    let changed = serde_json::to_string(&Note { corefit: 1, by_guest: false, settings: Vec::new() }).unwrap();
+    let changed = serde_json::to_string(&Note { corefit: 1, settings: Vec::new() }).unwrap();
     for text in [None, Some(changed), None] {
         match &text {
             Some(text) => drop(story.machine.kept.insert(1, text.clone())),
@@ -398,7 +395,7 @@ fn a_limit_that_saves_nothing_where_its_vm_goes_is_put_back_there() {
         let (original, wrote) = (limit(50_000, 1, burst_us), vec![made.clone(), made]);
         let settings = vec![Setting { lever, original, wrote }];
         story.machine.write(1, lever, &limit(50_000, 2, 0)).unwrap();
-        let note = Note { corefit: 1, by_guest: false, settings };
+        let note = Note { corefit: 1, settings };
         story.machine.kept.insert(1, serde_json::to_string(&note).unwrap());
         story.expected.insert((1, lever), limit(50_000, 1, 0));
         story.end();

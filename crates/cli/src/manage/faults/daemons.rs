@@ -387,7 +387,7 @@ fn what_a_vm_brought_changed_is_put_back_where_nobody_changes_that() {
         let original = whole.expected[&(3, *lever)].clone();
         Setting { lever: *lever, original, wrote: vec![value.clone()] }
     };
-    let note = Note { corefit: 1, by_guest: false, settings: changed.iter().map(setting).collect() };
+    let note = Note { corefit: 1, settings: changed.iter().map(setting).collect() };
     let mut machine = whole.machine.0.borrow_mut();
     changed.iter().for_each(|(lever, value)| machine.write(3, *lever, value).unwrap());
     machine.kept.insert(3, serde_json::to_string(&note).unwrap());

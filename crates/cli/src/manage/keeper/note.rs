@@ -16,9 +16,6 @@ use crate::manage::systemd;
 #[serde(deny_unknown_fields)]
 pub(in crate::manage) struct Note {
     pub(in crate::manage) corefit: u32,
-    /// Its guest took vCPUs offline or online.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(in crate::manage) by_guest: bool,
     pub(in crate::manage) settings: Vec<Setting>,
 }
 
@@ -28,23 +25,34 @@ pub(in crate::manage) struct Setting {
     pub(in crate::manage) lever: Lever,
     /// No pCPU: all of a host.
     pub(in crate::manage) original: Value,
-    /// As the entry has it; of what is written in parts the last one twice once it was read back. (An older version reads that, too, and takes
-    /// all for under way.)
+    /// As the entry has it; of what is written in parts the last one twice once it was read back, and of vCPUs that a guest took offline or online
+    /// the first one thrice. (An older version reads that, too, and takes all for under way.)
     pub(in crate::manage) wrote: Vec<Value>,
 }
 
 impl Setting {
-    fn of(entry: &Entry, original: Value) -> Setting {
+    fn of(entry: &Entry, original: Value, by_guest: bool) -> Setting {
         let mut wrote = entry.wrote.clone();
         wrote.dedup();
         if in_parts(entry.lever) && !entry.pending {
             wrote.extend(entry.wrote.last().cloned());
         }
+        if let Some(first) = wrote.first().cloned().filter(|_| entry.lever == Lever::Online && by_guest) {
+            wrote.splice(0..0, [first.clone(), first]);
+        }
         Setting { lever: entry.lever, original, wrote }
+    }
+
+    /// Whether its guest took vCPUs offline or online.
+    fn by_guest(&self) -> bool {
+        self.lever == Lever::Online && matches!(&self.wrote[..], [a, b, c, ..] if a == b && b == c)
     }
 
     /// What was written, and whether a write may be under way.
     fn wrote(mut self) -> (Vec<Value>, bool) {
+        if self.by_guest() {
+            self.wrote.drain(..2);
+        }
         let read_back = in_parts(self.lever) && matches!(&self.wrote[..], [.., a, b] if a == b);
         if read_back {
             self.wrote.pop();
@@ -74,6 +82,7 @@ impl Keeper {
     /// # Errors
     /// If it cannot now, as while it migrates: it would leave behind what is changed of it meanwhile.
     pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) -> Result<(), String> {
+        let by_guest = self.journal.is_by_guest(vm);
         let setting = |entry: &Entry| {
             let original = match (&entry.came, &entry.original) {
                 // Not only as much of it as there is here: it may go back.
@@ -84,11 +93,10 @@ impl Keeper {
                 }
                 (None, original) => original.clone(),
             };
-            Setting::of(entry, original)
+            Setting::of(entry, original, by_guest)
         };
         let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
-        let by_guest = self.journal.is_by_guest(vm);
-        let text = serde_json::to_string(&Note { corefit: 1, by_guest, settings }).unwrap_or_default();
+        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
         if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
             return Ok(());
         }
@@ -175,7 +183,7 @@ impl Keeper {
             // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
             // last of them.
             self.kept.insert(vm.id.clone(), text.clone());
-            if note.by_guest {
+            if note.settings.iter().any(Setting::by_guest) {
                 machine.goes_by_guest(&vm.id);
                 self.journal.goes_by_guest(&vm.id);
             }
@@ -347,12 +355,39 @@ mod tests {
     fn a_note_says_whether_a_write_was_under_way_whatever_was_written() {
         let value = |vcpus| Value::Vcpus(CpuSet::first(vcpus));
         for wrote in [vec![value(1)], vec![value(1), value(2)], vec![value(2), value(2)]] {
-            for pending in [false, true] {
+            for (pending, by_guest) in [(false, false), (false, true), (true, false), (true, true)] {
                 let entry = Entry { lever: Lever::Online, wrote: wrote.clone(), pending, ..entry("a") };
                 let mut known = wrote.clone();
                 known.dedup();
-                assert_eq!(Setting::of(&entry, value(4)).wrote(), (known, pending));
+                let setting = Setting::of(&entry, value(4), by_guest);
+                assert_eq!((setting.by_guest(), setting.wrote()), (by_guest, (known, pending)));
             }
         }
+    }
+
+    /// Notes as versions read them that knew nothing of guests, nor of what is under way.
+    #[test]
+    fn a_note_is_read_by_older_versions() {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct OldNote {
+            corefit: u32,
+            settings: Vec<OldSetting>,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code)]
+        struct OldSetting {
+            lever: Lever,
+            original: Value,
+            wrote: Vec<Value>,
+        }
+        let wrote = vec![Value::Vcpus(CpuSet::first(2))];
+        let entry = Entry { lever: Lever::Online, wrote: wrote.clone(), ..entry("a") };
+        let settings = vec![Setting::of(&entry, Value::Vcpus(CpuSet::first(4)), true)];
+        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap();
+        let mut old: OldNote = serde_json::from_str(&text).unwrap();
+        old.settings[0].wrote.dedup();
+        assert_eq!((old.corefit, old.settings.len(), &old.settings[0].wrote), (1, 1, &wrote));
     }
 }
