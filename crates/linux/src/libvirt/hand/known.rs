@@ -116,8 +116,9 @@ impl Hand {
             Ok(false) => match self.letting_go.get(vm).map(Instant::elapsed).filter(|since| *since < LETS_GO)
             {
                 Some(since) => Err(MachineError::Gone(format!(
-                    "its guest was asked to let go of vCPUs {} s ago, and may do so yet",
-                    since.as_secs()
+                    "its guest was asked to let go of vCPUs {} s ago, and may do so yet: to try again helps in {} s",
+                    since.as_secs(),
+                    (LETS_GO - since).as_secs() + 1
                 ))),
                 None => Ok(()),
             },
@@ -219,6 +220,7 @@ mod tests {
         next.asked_to_let_go(&vm, LETS_GO / 2);
         let why = next.plugged(&vm, Ok(false)).unwrap_err().to_string();
         assert!(why.contains("30 s ago"), "one before it asked the guest: {why}");
+        assert!(why.ends_with("helps in 30 s"), "{why}");
     }
 
     #[test]
