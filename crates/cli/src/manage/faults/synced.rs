@@ -1,5 +1,6 @@
 //! What is on disk before anything is changed.
 
+use super::stories::{begun, first, longer, no_limit};
 use super::*;
 use crate::manage::journal::testing::syncs;
 
@@ -42,4 +43,56 @@ fn who_puts_back_what_is_left_says_so_long_as_the_file_still_has_it() {
     let before = syncs();
     assert_eq!((restore(&mut story.machine), syncs() - before), (Vec::new(), 2));
     assert_eq!(Journal::left(dir.path(), &Boot::named("boot")).unwrap(), Some(("faulty".into(), 0)));
+}
+
+/// How often the journal is synced while what a plan changed is put back.
+fn syncs_of_restore(lever: Lever, to: &Value, befalls: &dyn Fn(&mut Faulty)) -> u32 {
+    let (_dir, mut story) = begun();
+    let plan: Vec<Action> = (0..MANAGED).map(|vm| story.action(vm, lever, to.clone())).collect();
+    story.step(&plan, None);
+    befalls(&mut story.machine);
+    let snapshot = story.machine.observe().unwrap();
+    let before = syncs();
+    story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
+    let after = syncs();
+    story.machine.unlisted.clear();
+    story.end();
+    story.check().unwrap();
+    after - before
+}
+
+/// Where there are many, a write for each takes longer than they do.
+#[test]
+fn guests_that_are_quick_are_marked_together() {
+    // The first alone, as it is not known how long it takes; and that all is done.
+    assert_eq!(syncs_of_restore(Lever::Online, &first(2), &|_| {}), 2 * 3);
+}
+
+#[test]
+fn limits_are_marked_together_though_one_cannot_be_read() {
+    let unread = |machine: &mut Faulty| machine.unlisted.extend([0]);
+    assert_eq!(syncs_of_restore(Lever::Quota, &longer(), &unread), 2 * 2);
+}
+
+/// The kernel took away what we made it, so it could not be told to be ours before it has its turn.
+#[test]
+fn a_limit_that_was_not_marked_with_the_others_is_noted_before_it_is_put_back() {
+    let lost = Value::Limit(Limit { quota_us: Some(700_000), period_us: 700_000, burst_us: 0 });
+    let mut parts = 0;
+    for kill in 0..30 {
+        let (_dir, mut story) = begun();
+        story.step(&[story.action(1, Lever::Quota, longer())], None);
+        story.machine.write(1, Lever::Quota, &lost).unwrap();
+        story.machine.lost = true;
+        let (mut keeper, machine) = (story.keeper.take().unwrap(), &mut story.machine);
+        let snapshot = machine.observe().unwrap();
+        until_killed(Some(kill), move || keeper.restore(machine, &snapshot));
+        let now = story.machine.truth(1, Lever::Quota);
+        if now != lost && now != no_limit() {
+            parts += 1;
+            let note: crate::manage::keeper::Note = serde_json::from_str(&story.machine.kept[&1]).unwrap();
+            assert_eq!(note.settings[0].wrote.len(), 1, "it is under way");
+        }
+    }
+    assert!(parts > 0);
 }

@@ -7,7 +7,7 @@ use corefit_core::Time;
 use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, Value, VmId, VmState};
 
 use super::verdict::{Late, Tried, Verdict, verdict};
-use super::{Keeper, by_call, grown, in_parts, is_guests, same, without_ours};
+use super::{Keeper, by_call, grown, in_parts, is_guests, is_ours, same, without_ours};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::{present, systemd};
@@ -16,6 +16,10 @@ use crate::manage::{present, systemd};
 /// most: a guest that does not answer takes seconds. What is a guest's is tried at once when it is seen to answer again.
 const AGAIN: Duration = Duration::from_secs(10);
 const AGAIN_MOST: Duration = Duration::from_secs(320);
+/// Guests that have their turn within so long, as far as is known, are marked in the journal together, so many at most: a write for each takes
+/// longer than they do.
+const MOMENT: Duration = Duration::from_millis(500);
+const TOGETHER: usize = 32;
 
 /// What came of putting back.
 #[derive(Debug, Default, PartialEq)]
@@ -181,7 +185,8 @@ impl Keeper {
             (guests, entry.lever == Lever::Nodes, guests && late, guests && !heard)
         });
         let unwritten = self.mark_limits(machine, which).err();
-        let mut undo = Undo { snapshot, asks, waits, unwritten, missing: 0, names: BTreeMap::new() };
+        let mut undo =
+            Undo { snapshot, asks, waits, unwritten, missing: 0, took: None, names: BTreeMap::new() };
         let mut entries = VecDeque::from(entries);
         while let Some(mut entry) = entries.pop_front() {
             systemd::goes_on();
@@ -225,11 +230,12 @@ impl Keeper {
         if let Some(then) = self.left_as_is(machine, (entry, &place), &current, restored) {
             return then;
         }
-        if let Some(then) = self.begins(machine, undo, (entry, &place), restored) {
+        if let Some(then) = self.begins(machine, undo, (entry, &place), later, restored) {
             return then;
         }
         let was_pending = entry.pending;
         entry.pending |= in_parts(entry.lever);
+        let begun = Instant::now();
         let mut done = machine.set(&entry.vm, entry.lever, &entry.original);
         // As much of it as there is by now.
         let less = done.as_ref().err().and_then(|_| machine.fitting(&entry.vm, entry.lever, &entry.original));
@@ -240,6 +246,7 @@ impl Keeper {
         let untried = matches!(done, Err(MachineError::Untried(_)));
         let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
         let mut read = machine.current(&entry.vm, entry.lever);
+        undo.took = (entry.lever == Lever::Online).then(|| begun.elapsed()).or(undo.took);
         undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
         // What a guest is told may be overwritten by its users at any time, which is theirs for seconds only.
         if entry.lever == Lever::Told && done.is_ok() && read.is_ok() {
@@ -367,13 +374,15 @@ impl Keeper {
     /// somebody else made of one is his, also after a kill.
     fn mark_limits(&mut self, machine: &mut dyn Act, which: &dyn Fn(&Entry) -> bool) -> std::io::Result<()> {
         let limits = |entry: &&Entry| in_parts(entry.lever) && !is_guests(entry.lever) && which(entry);
-        let mut marked = BTreeSet::new();
+        let (mut marked, mut late) = (BTreeSet::new(), 0);
         for entry in self.journal.entries().to_vec().iter().filter(limits) {
             systemd::goes_on();
+            let begun = Instant::now();
             match machine.current(&entry.vm, entry.lever) {
                 Ok(now) if self.has_ours(machine, entry, &now) => drop(marked.insert(entry.key())),
-                // Who does not answer may not do so for any: each is marked when it has its turn.
-                Err(MachineError::Gone(_)) => break,
+                // Who does not answer may not do so for any: each of the rest is marked when it has its turn.
+                Err(MachineError::Gone(_)) if late > 0 && begun.elapsed() > MOMENT => break,
+                Err(MachineError::Gone(_)) => late += u32::from(begun.elapsed() > MOMENT),
                 _ => {}
             }
         }
@@ -387,20 +396,23 @@ impl Keeper {
         saved
     }
 
-    /// The same of one setting: a guest takes its time, and till it has its turn what somebody makes of it is his. What becomes of it, if the
-    /// journal cannot be written and that is waited for.
+    /// The same of one setting, and of guests that are next: a guest takes its time, and till it has its turn, or nearly, what somebody makes
+    /// of it is his. What becomes of it, if the journal cannot be written and that is waited for.
     fn begins(
         &mut self,
         machine: &mut dyn Act,
         undo: &mut Undo<'_>,
         (entry, place): (&Entry, &str),
+        later: &VecDeque<Entry>,
         restored: &mut Restored,
     ) -> Option<Then> {
         if !in_parts(entry.lever) {
             return None;
         }
-        if let Some(known) = self.journal.find(&entry.vm, entry.lever) {
-            known.pending = true;
+        let known = self.journal.find(&entry.vm, entry.lever);
+        let is_news = known.is_some_and(|known| !std::mem::replace(&mut known.pending, true));
+        if is_news && is_guests(entry.lever) {
+            self.mark_next(undo, later);
         }
         if undo.unwritten.is_none() {
             undo.unwritten = self.journal.save().err();
@@ -409,10 +421,26 @@ impl Keeper {
             restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
             return Some(Then::Left);
         }
-        if is_guests(entry.lever) && self.kept.contains_key(&entry.vm) {
+        if (is_guests(entry.lever) || is_news) && self.kept.contains_key(&entry.vm) {
             let _ = self.note(machine, &entry.vm);
         }
         None
+    }
+
+    /// Marks guests that have their turn within a moment if each takes as long as the last one: of those that answer, and whose vCPUs are as we
+    /// made them by the look.
+    fn mark_next(&mut self, undo: &Undo<'_>, later: &VecDeque<Entry>) {
+        let Some(took) = undo.took else { return };
+        let fit = MOMENT.as_micros() / took.as_micros().max(1);
+        let fit = usize::try_from(fit).map_or(TOGETHER, |fit| fit.min(TOGETHER));
+        for entry in later.iter().filter(|entry| entry.lever == Lever::Online).take(fit) {
+            let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
+            let answers = heard(undo.snapshot, &entry.vm) && !self.late.contains(&entry.vm);
+            let ours = seen.is_some_and(|vm| is_ours(entry, &Value::Vcpus(vm.online())));
+            if let Some(known) = self.journal.find(&entry.vm, entry.lever).filter(|_| answers && ours) {
+                known.pending = true;
+            }
+        }
     }
 }
 
@@ -427,6 +455,8 @@ struct Undo<'a> {
     unwritten: Option<std::io::Error>,
     /// Answers of guests that are missing so far.
     missing: usize,
+    /// How long the guest took that had its turn last.
+    took: Option<Duration>,
     /// VMs that could be asked.
     names: BTreeMap<VmId, String>,
 }
