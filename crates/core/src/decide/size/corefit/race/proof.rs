@@ -89,8 +89,11 @@ impl Race {
     /// told nothing of others either: threads were in step then, and are not any more.
     fn told_nothing(&self) -> bool {
         let bursts = self.bursts();
+        // Of what half of it would have been.
         let counting = |member: &Member, level: usize| {
-            member.stats[level].chance(bursts).hypot(member.proofs[level].chance(bursts))
+            let (raced, proof) = (member.stats[level], member.proofs[level]);
+            let units = CLEAR * raced.units * proof.lasted() / raced.lasted().max(1e-9);
+            raced.chance(bursts).hypot(Stat { units, ..proof }.chance(bursts))
         };
         let fell = |level: usize| {
             let least = CLEAR * (1.0 - self.error_of_mean(|member| counting(member, level)));

@@ -37,6 +37,12 @@ fn where_what_did_best_falls_out_of_step_vcpu_bals_count_is_proven_and_no_other(
 }
 
 #[test]
+fn nothing_at_all_is_a_fall_too() {
+    let (race, end, later) = falls(in_step, |online| if online == 4 { 800.0 } else { 0.0 });
+    assert!(end == 4 && later.len() == 2 && race.left_others, "{later:?}");
+}
+
+#[test]
 fn the_better_one_of_the_two_stays() {
     let (_, end, later) = falls(in_step, |online| if online == 4 { 200.0 } else { 300.0 });
     assert_ne!(end, 4);
