@@ -158,13 +158,17 @@ fn nested_regions_share_the_team() {
             assert_eq!(program.ask("nested"), format!("{outer} {all}"), "{omp:?}: {size}");
         }
         program.ask("maxlevels 3");
+        // With more than 32 threads libomp 14 moves its table of threads while new ones read it, and
+        // now and then dies of that, also without us: 5 of 14,000 runs of this with 4 threads on each
+        // level, none of 21,000 with 3.
+        program.ask("set 3");
         order(&page, team(8));
-        assert_eq!(program.number("triple"), 8, "{omp:?}");
+        assert_eq!(program.number("triple"), 6, "{omp:?}");
         order(&page, team(1));
         assert_eq!(program.number("triple"), 1, "{omp:?}");
         order(&page, Orders::default());
-        assert_eq!(program.number("triple"), 64, "{omp:?}");
-        assert_eq!(program.number("region 0"), 4, "{omp:?}: nothing of it is left behind");
+        assert_eq!(program.number("triple"), 27, "{omp:?}");
+        assert_eq!(program.number("region 0"), 3, "{omp:?}: nothing of it is left behind");
         program.end();
     }
 }
