@@ -264,20 +264,16 @@ fn in_words(left: Result<Option<[String; 2]>>) -> Option<String> {
     }
 }
 
-/// Whether a daemon with this state directory is at work, and changes settings.
-pub(super) fn applies(state: &Path) -> bool {
+/// The machine of the daemon with this state directory; `None`: none is at work, or it only looks.
+pub(crate) fn works_on(state: &Path) -> Option<String> {
     #[derive(Deserialize)]
-    struct Applies {
+    struct Daemon {
+        machine: String,
         applies: bool,
     }
-    let text = ask(&socket(state), PATIENCE).unwrap_or_default();
-    serde_json::from_str(&text).is_ok_and(|Applies { applies }| applies)
-}
-
-/// Whether a daemon with this state directory is at work on this machine, and changes settings.
-pub(crate) fn works_on(state: &Path, machine: &str) -> bool {
-    let text = ask(&socket(state), PATIENCE).unwrap_or_default();
-    serde_json::from_str(&text).is_ok_and(|status: Status| status.applies && status.machine == machine)
+    let text = ask(&socket(state), PATIENCE).ok()?;
+    let daemon: Daemon = serde_json::from_str(&text).ok()?;
+    daemon.applies.then_some(daemon.machine)
 }
 
 /// What comes from a daemon's socket.

@@ -2,7 +2,6 @@
 //! thread gets what one vCPU may use and no more, whatever is available: told is for how many vCPUs that is enough.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Policy, Why, each_vcpu};
@@ -10,7 +9,6 @@ use corefit_core::machine::{HostEstimate, Lever, LeverKind, Value, VmId};
 use corefit_core::{Cpus, Time};
 
 use super::journal::Entry;
-use super::status;
 
 /// Weight of what is new: three looks later two thirds of a change are told.
 const NEW: f64 = 0.3;
@@ -69,18 +67,17 @@ impl Known {
 }
 
 impl Telling {
-    /// As the daemon with this directory has it, by what it has changed. What was told by one that is not at work any more counts no
-    /// more, or is taken back by the next. A plan is of all guests, however many.
-    pub(crate) fn beside(state: &Path, changed: &[Entry]) -> Telling {
+    /// As a daemon has it, by what it has changed. What was told by one that is not at work any more counts no more, or is taken back by
+    /// the next. A plan is of all guests, however many.
+    pub(crate) fn beside(at_work: bool, changed: &[Entry]) -> Telling {
         let told = |entry: &Entry| match (entry.lever, entry.wrote.last()?) {
             (Lever::Told, Value::Told(Some(Cpus(told)))) if !entry.pending => {
                 Some((entry.vm.clone(), Known::new(*told, Some(*told))))
             }
             _ => None,
         };
-        let known: BTreeMap<VmId, Known> = changed.iter().filter_map(told).collect();
-        let counts = known.is_empty() || status::applies(state);
-        Telling { known: if counts { known } else { BTreeMap::new() }, newcomers: usize::MAX }
+        let known = changed.iter().filter(|_| at_work).filter_map(told).collect();
+        Telling { known, newcomers: usize::MAX }
     }
 
     /// What to tell now: of more at most once in `lever_ms`. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
@@ -332,7 +329,6 @@ mod tests {
 
     #[test]
     fn who_was_told_by_a_daemon_that_is_at_work_is_to_be_told_only_what_is_another() {
-        let dir = tempfile::tempdir().unwrap();
         let entry = |told: f64, pending| Entry {
             vm: VmId::default(),
             name: "a".into(),
@@ -342,24 +338,16 @@ mod tests {
             wrote: vec![Value::Told(Some(Cpus(9.0))), Value::Told(Some(Cpus(told)))],
             pending,
         };
-        let planned = |told, pending| {
-            let mut telling = Telling::beside(dir.path(), &[entry(told, pending)]);
+        let planned = |at_work, told, pending| {
+            let mut telling = Telling::beside(at_work, &[entry(told, pending)]);
             let step = telling.step(&host(2.0, None), &Policy::default(), |_| false);
             step.first().map(|action| (action.from.clone(), action.to.clone()))
         };
         let value = |cpus: f64| Value::Told(Some(Cpus(cpus)));
-        assert_eq!(planned(2.0, false), Some((None, value(2.0))), "nobody is at work");
-        let socket = std::os::unix::net::UnixListener::bind(dir.path().join("status.sock")).unwrap();
-        std::thread::spawn(move || {
-            for (number, stream) in socket.incoming().enumerate() {
-                let text = format!("{{\"applies\":{}}}", number > 0);
-                std::io::Write::write_all(&mut stream.unwrap(), text.as_bytes()).unwrap();
-            }
-        });
-        assert_eq!(planned(2.0, false), Some((None, value(2.0))), "who is at work only looks");
-        assert_eq!(planned(2.0, false), None);
-        assert_eq!(planned(4.0, false), Some((Some(value(4.0)), value(2.0))));
-        assert_eq!(planned(2.0, true), Some((None, value(2.0))), "whether it heard that is not known");
+        assert_eq!(planned(false, 2.0, false), Some((None, value(2.0))));
+        assert_eq!(planned(true, 2.0, false), None);
+        assert_eq!(planned(true, 4.0, false), Some((Some(value(4.0)), value(2.0))));
+        assert_eq!(planned(true, 2.0, true), Some((None, value(2.0))), "whether it heard that is not known");
     }
 
     #[test]
@@ -417,8 +405,7 @@ mod tests {
         let mut more = at(4);
         more.vms.extend((600..900).map(vm));
         assert_eq!(telling.step(&more, &Policy::default(), |_| false).len(), 500);
-        let dir = tempfile::tempdir().unwrap();
-        let mut plan = Telling::beside(dir.path(), &[]);
+        let mut plan = Telling::beside(false, &[]);
         assert_eq!(plan.step(&more, &Policy::default(), |_| false).len(), 900);
     }
 

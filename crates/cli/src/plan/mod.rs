@@ -126,7 +126,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     config.fits(args.config.as_deref(), (&pcpus, &offline))?;
     let first = look(first);
     controller.heed(&policy, &first.vms);
-    let changed = if arg.clock().is_some() { keeper::changed(&config.state) } else { Ok(Vec::new()) };
+    let changed = if live { keeper::changed(&config.state) } else { Ok(Vec::new()) };
     keeper::heed(&mut controller, changed.as_deref().unwrap_or_default());
     let policy = controller.policy().clone();
     controller.step(&first)?;
@@ -144,8 +144,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         step.plan.actions.retain(|action| !places(action));
         step.plan.actions.extend(plan.actions.iter().filter(|action| places(action)).cloned());
     }
+    let at_work = live.then(|| works_on(&config.state)).flatten();
     if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
-        let mut telling = Telling::beside(&config.state, changed.as_deref().unwrap_or_default());
+        let mut telling = Telling::beside(at_work.is_some(), changed.as_deref().unwrap_or_default());
         step.plan.actions.extend(telling.step(host, &policy, |_| false));
     }
     step.notes.append(&mut step.short);
@@ -163,7 +164,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         step.notes.retain(|note| !note.starts_with(&own));
     }
     step.notes.extend(by_a_daemon(&now, &changed, &config.state));
-    step.notes.extend(live.then(|| theirs(&config.state, &machine.name())).flatten());
+    step.notes.extend(theirs(at_work.as_deref(), &machine.name()));
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
     let plan = settled.as_ref().unwrap_or(&step.plan);
     let then = match found(arg.name(), &name, (&first, &now), plan) {
@@ -269,8 +270,8 @@ fn by_a_daemon(now: &Snapshot, changed: &Result<Vec<Entry>>, state: &Path) -> Op
 }
 
 /// That a daemon at work on this machine leaves alone what somebody else changed: its journal has no more of it.
-fn theirs(state: &Path, machine: &str) -> Option<String> {
-    works_on(state, machine).then(|| {
+fn theirs(at_work: Option<&str>, machine: &str) -> Option<String> {
+    (at_work == Some(machine)).then(|| {
         "a corefit manage is at work here: a setting that somebody else changed since it did stays as it is (\"changed by somebody else\" and \
          \"left alone\" in its log), which is not known here"
             .into()
@@ -392,7 +393,8 @@ mod tests {
     #[test]
     fn that_a_daemon_on_this_machine_leaves_alone_what_somebody_else_changed_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(theirs(dir.path(), "here"), None, "nobody is at work");
+        let said = || theirs(works_on(dir.path()).as_deref(), "here");
+        assert_eq!(said(), None, "nobody is at work");
         let socket = std::os::unix::net::UnixListener::bind(dir.path().join("status.sock")).unwrap();
         let answers = [(false, "here"), (true, "there"), (true, "here")];
         let daemon = std::thread::spawn(move || {
@@ -401,8 +403,7 @@ mod tests {
                 serde_json::to_writer(stream.unwrap(), &status).unwrap();
             }
         });
-        let said = [0; 3].map(|_| theirs(dir.path(), "here").is_some());
-        assert_eq!(said, [false, false, true]);
+        assert_eq!([0; 3].map(|_| said().is_some()), [false, false, true]);
         daemon.join().unwrap();
     }
 
