@@ -296,9 +296,8 @@ impl<'a> Daemon<'a> {
             }
         };
         self.looked = true;
-        // (Who takes it makes another status, while somebody reads this one.)
-        let trouble = self.board.lock().trouble.is_some();
-        if trouble && self.board.lock().trouble.take().is_some() {
+        if self.board.shown().trouble.is_some() {
+            self.board.lock().trouble = None;
             log(Level::Info, "the machine is there again", &[]);
         }
         let told = step.usual().filter(|_| self.config.tell);
