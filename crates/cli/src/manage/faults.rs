@@ -149,6 +149,22 @@ impl Story {
         story
     }
 
+    /// A story for each place at which it can be cut short: a daemon begins, `tell` goes on and says whether it was cut short at that
+    /// place, and at the end all is as it should be. So until it was not; how many places there are.
+    fn at_each_place(mut tell: impl FnMut(&mut Story, u32) -> bool) -> Result<u32, String> {
+        let mut place = 0;
+        loop {
+            let (_dir, mut story) = stories::begun();
+            let reached = tell(&mut story, place);
+            story.end();
+            story.check().map_err(|what| format!("place {place}: {what}"))?;
+            if !reached {
+                return Ok(place);
+            }
+            place += 1;
+        }
+    }
+
     /// A daemon that is there goes on; else one starts, if it can, and puts back what the one before left;
     /// perhaps killed on the way.
     fn start(&mut self, kill: Option<u32>) {
@@ -384,22 +400,11 @@ fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it
 
 #[test]
 fn a_kill_at_each_place_of_a_step_leaves_a_journal_that_undoes_it() {
-    let mut killed = 0;
-    for place in 0.. {
-        let dir = directory();
-        let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-        story.start(None);
+    let killed = Story::at_each_place(|story, place| {
         assert!(story.keeper.is_some(), "place {place}: no daemon starts: {:?}", story.refused);
-        let mut random = Random(7);
-        let plan = story.plan(&mut random);
+        let plan = story.plan(&mut Random(7));
         story.step(&plan, Some(place));
-        let done = story.keeper.is_some();
-        killed += u32::from(!done);
-        story.end();
-        story.check().unwrap_or_else(|what| panic!("place {place}: {what}"));
-        if done {
-            break;
-        }
-    }
-    assert!(killed >= 10, "only {killed} places were reached");
+        story.keeper.is_none()
+    });
+    assert!(matches!(killed, Ok(10..)), "{killed:?} places were reached");
 }

@@ -354,9 +354,7 @@ fn what_somebody_makes_of_settings_that_were_read_back_stands_where_their_vm_goe
 #[test]
 fn what_is_half_done_is_put_back_here_and_where_its_vm_goes() {
     for (back, moves) in [(false, true), (true, true), (true, false)] {
-        let mut killed = 0;
-        for place in 0.. {
-            let (_dir, mut story) = begun();
+        let killed = Story::at_each_place(|story, place| {
             let limit = |quota_us, period_us| {
                 Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us: 5_000 })
             };
@@ -371,16 +369,10 @@ fn what_is_half_done_is_put_back_here_and_where_its_vm_goes() {
                 story.machine.halfway.insert(2);
                 story.start(Some(place));
             }
-            let done = story.keeper.is_some();
-            killed += u32::from(!done);
             (1..=2).filter(|_| moves).for_each(|vm| story.machine.befall(vm, Fault::Moved));
-            story.end();
-            story.check().unwrap_or_else(|what| panic!("place {place}, back {back}: {what}"));
-            if done {
-                break;
-            }
-        }
-        assert!(killed > 10, "{killed}");
+            story.keeper.is_none()
+        });
+        assert!(matches!(killed, Ok(11..)), "back {back}: {killed:?}");
     }
 }
 

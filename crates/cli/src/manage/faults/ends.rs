@@ -138,9 +138,7 @@ fn without_patience_one_answer_is_missed_and_all_that_answer_are_asked() {
 
 #[test]
 fn a_signal_while_settings_are_changed_leaves_no_more_than_reading_back_what_is_being_written() {
-    let mut cut = 0;
-    for calls in 0.. {
-        let (_dir, mut story) = begun();
+    let cut = Story::at_each_place(|story, calls| {
         let ends = Arc::new(AtomicBool::new(false));
         story.keeper.as_mut().unwrap().heeds(ends.clone());
         story.machine.signal = Some((calls, ends.clone()));
@@ -149,19 +147,13 @@ fn a_signal_while_settings_are_changed_leaves_no_more_than_reading_back_what_is_
         plan.push(story.action(0, Lever::Told, Value::Told(Some(Cpus(2.0)))));
         story.apply(&plan);
         // It is long ago that it was told.
-        let Story { keeper, machine, .. } = &mut story;
+        let Story { keeper, machine, .. } = story;
         keeper.as_mut().unwrap().tell_again(machine, Time(1 << 50), |_| true);
         assert!(machine.after_signal <= 1, "after {calls} calls: {}", machine.after_signal);
         machine.signal = None;
-        let done = !ends.swap(false, Ordering::Relaxed);
-        story.end();
-        story.check().unwrap();
-        if done {
-            break;
-        }
-        cut += 1;
-    }
-    assert!(cut > 10, "{cut} reads and writes");
+        ends.swap(false, Ordering::Relaxed)
+    });
+    assert!(matches!(cut, Ok(11..)), "{cut:?} reads and writes");
 }
 
 #[test]
