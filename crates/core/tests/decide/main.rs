@@ -1,6 +1,8 @@
 //! The corridor on hosts made of numbers: what comes out of snapshots.
 
 mod again;
+mod asked;
+mod counting;
 mod dwell;
 mod grants;
 mod place;
