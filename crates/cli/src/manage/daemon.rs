@@ -472,7 +472,7 @@ mod tests {
     use crate::machine::MachineArg;
 
     pub(super) fn arguments() -> ManageArgs {
-        ManageArgs { config: None, apply: false, no_apply: false, state: None, time: None, machine: None }
+        ManageArgs::default()
     }
 
     /// One that only looks at a simulated host with a VM.

@@ -66,7 +66,7 @@ pub(crate) struct Passing(String);
 /// else changed meanwhile stands. SIGHUP reads the configuration again. On a simulated host without --config the `[policy]` of
 /// its scenario counts; it runs at full speed, and without --for until a signal. Where no host is changed, it also ends once
 /// nobody is left to read what it says (`| head`).
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct ManageArgs {
     /// A file in TOML: see docs/operating.md
     #[arg(long, value_name = "FILE")]
@@ -180,8 +180,7 @@ pub(crate) fn steps(
     state: &Path,
     steps: usize,
 ) -> Result<(Vec<Duration>, Status)> {
-    let args =
-        ManageArgs { config: None, apply: true, no_apply: false, state: None, time: None, machine: None };
+    let args = ManageArgs { apply: true, ..ManageArgs::default() };
     let keeper = Keeper::new(Journal::open(state, "bench", &Boot::named("bench"))?, Duration::from_secs(60));
     let mut config = Config::default();
     config.policy = policy;

@@ -45,9 +45,7 @@ fn end_of(
     patience: Duration,
     enough: impl Fn(&Shared, u32) -> bool,
 ) -> End {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     let vcpus = |vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1)));
     let weight = |vm| story.action(vm, Lever::Weight, Value::Weight(Weight(200.0)));
     let plan: Vec<Action> = (0..MANAGED).flat_map(|vm| [weight(vm), vcpus(vm)]).collect();
@@ -55,8 +53,7 @@ fn end_of(
     befalls(&mut story.machine);
     story.machine.asked.clear();
     let machine = Shared(Rc::new(RefCell::new(story.machine)));
-    let args =
-        ManageArgs { config: None, apply: true, no_apply: false, state: None, time: None, machine: None };
+    let args = ManageArgs { apply: true, ..ManageArgs::default() };
     let config = args.read().unwrap();
     let mut daemon = Daemon::new(&args, config, Box::new(machine.clone()), story.keeper, true);
     let (clean, waits) = (Cell::new(true), Cell::new(0));

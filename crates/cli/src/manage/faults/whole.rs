@@ -270,7 +270,7 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<[u32; 2]
 /// Arguments with a configuration in a directory.
 pub(super) fn configured(dir: &Path) -> ManageArgs {
     let config = Some(dir.join("corefit.toml"));
-    ManageArgs { config, apply: true, no_apply: false, state: None, time: None, machine: None }
+    ManageArgs { config, apply: true, ..ManageArgs::default() }
 }
 
 #[test]
