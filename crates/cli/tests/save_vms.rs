@@ -85,7 +85,7 @@ fn a_vm_that_is_saved_and_resumed_gets_back_what_was_changed_before_wherever_tha
     let idle = config(&here).replace("\"priority\"", "\"none\"");
     let mut daemon = Daemon::start(&here, dir.path(), &idle, &["--apply"], None);
     until("the next start puts it back", || Guest::new(&here, &low).online() == ALL && !here.kept(&low));
-    until("it says so", || daemon.log().contains("came from elsewhere"));
+    until("it says so", || daemon.log().contains("came with changes"));
     until("the other one, too", || !here.kept(&high));
     as_it_was(&here, &low);
     as_it_was(&here, &high);

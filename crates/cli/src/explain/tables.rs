@@ -151,13 +151,7 @@ pub(super) fn fitting(names: usize, headings: &[&str], rows: &[Vec<String>], wid
 
 /// What the words mean.
 fn meanings(view: &View, width: usize, out: &mut String) {
-    let (groups, vms): (Vec<_>, Vec<_>) = view.vms().partition(|(_, vm)| vm.seen.is_group());
-    // A group's threads may be more than its vCPUs, the pCPUs that it may use.
-    let waiting = match (groups.is_empty(), vms.is_empty()) {
-        (true, _) => "vCPUs that were ready to run and had no pCPU, on average",
-        (false, true) => "threads that were ready to run and had no pCPU, on average",
-        (false, false) => "vCPUs, or threads of a group, that were ready to run and had no pCPU, on average",
-    };
+    let groups = view.vms().any(|(_, vm)| vm.seen.is_group());
     for (word, meaning) in [
         ("entitled   ", "pCPUs that the VM gets when every VM wants everything"),
         (
@@ -165,11 +159,14 @@ fn meanings(view: &View, width: usize, out: &mut String) {
             "what it could get now, at least: the others count with what they would use if they never waited \
              (what it used can be more: it had more than its part, which nobody owes it)",
         ),
-        ("waiting    ", waiting),
+        (
+            "waiting    ",
+            "threads (of a VM: vCPUs and helpers) that were ready to run and had no pCPU, on average",
+        ),
     ] {
         wrap(out, word, meaning, width);
     }
-    if !groups.is_empty() {
+    if groups {
         wrap(out, "vCPUs      ", "of a group: the pCPUs that its threads may use", width);
     }
 }

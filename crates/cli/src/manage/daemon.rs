@@ -384,7 +384,7 @@ impl<'a> Daemon<'a> {
         if let Some(keeper) = &mut self.keeper {
             let (before, unseen) = (under_way(keeper), unseen(keeper, snapshot));
             for note in keeper.adopt(&mut *self.machine, snapshot) {
-                log(Level::Warning, "came from elsewhere", &[("what", note)]);
+                log(Level::Warning, "came with changes", &[("what", note)]);
             }
             for (vm, name) in say_late(&before, keeper, snapshot, &mut self.late, &mut self.told) {
                 let counted = self.counts.entry(vm).or_default();

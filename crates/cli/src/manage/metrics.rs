@@ -173,7 +173,9 @@ fn text(status: &Status) -> String {
         ("entitled_cpus", "gauge", "pCPUs when everybody wants everything.", |vm| vm.entitled.map(|c| c.0)),
         ("available_cpus", "gauge", "pCPUs to be had now, at least.", |vm| vm.available.map(|c| c.0)),
         ("used_cpus", "gauge", "pCPUs used.", |vm| vm.used.map(|c| c.0)),
-        ("waiting_cpus", "gauge", "vCPUs that waited for a pCPU.", |vm| vm.waiting.map(|c| c.0)),
+        ("waiting_cpus", "gauge", "Threads (vCPUs and helpers) that waited for a pCPU.", |vm| {
+            vm.waiting.map(|c| c.0)
+        }),
         ("wanted_cpus", "gauge", "pCPUs asked of the arbiter.", |vm| vm.wanted.map(|c| c.0)),
         ("granted_cpus", "gauge", "pCPUs that the arbiter granted.", |vm| vm.granted.map(|c| c.0)),
         (

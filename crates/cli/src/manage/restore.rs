@@ -182,7 +182,7 @@ impl Work {
             self.alone = Some((realm.clone(), Alone::with(&realm, &self.state)?));
             if first && !self.found {
                 tell!(
-                    "corefit: {}: no journal there (--state names another directory), so only VMs that came from another host can be put back",
+                    "corefit: {}: no journal there (--state names another directory), so only VMs that carry a note of what was changed can be put back (that came from another host, or were saved)",
                     self.state.display()
                 );
             }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::decide::{
     Action, Arbiter, Controller, Helpers, Placer, Plan, Policy, Rule, Shaper, Sizer, Step, Why, shaped_after,
 };
-use corefit_core::machine::{Lever, Role, Snapshot, estimate};
+use corefit_core::machine::{Lever, LeverKind, Role, Snapshot, VmState, estimate};
 use corefit_linux::Root;
 use serde::Serialize;
 
@@ -163,6 +163,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
             .for_each(|note| *note = note.replace(&(own.clone() + "latency_ms"), "--latency"));
         step.notes.retain(|note| !note.starts_with(&own));
     }
+    step.notes.extend(live.then(|| unheard(&policy, &now)).flatten());
     step.notes.extend(by_a_daemon(&now, &changed, &config.state));
     step.notes.extend(theirs(at_work.as_deref(), &machine.name()));
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
@@ -247,6 +248,26 @@ fn too_soon(policy: &Policy, now: &Snapshot, over: Duration) -> Option<String> {
             longest.as_millis()
         )
     })
+}
+
+/// Whose guests have an agent that did not answer within the two looks.
+fn unheard(policy: &Policy, now: &Snapshot) -> Option<String> {
+    let waits = |vm: &&VmState| {
+        vm.is_running_vm()
+            && vm.guest.is_none()
+            && vm.fixed(LeverKind::Told).is_none()
+            && policy.of(&vm.name).exclude != Some(true)
+    };
+    let names: Vec<&str> = now.vms.iter().filter(waits).map(|vm| vm.name.as_str()).collect();
+    let whose = match names.len() {
+        0 => return None,
+        1..=5 => names.join(", "),
+        count => format!("{} and {} more", names[..4].join(", "), count - 4),
+    };
+    Some(format!(
+        "no answer yet from the guests of {whose}: which vCPUs are online there, and what they would be told, is not known here (a longer \
+         --interval may do)"
+    ))
 }
 
 /// That what is seen is partly a daemon's doing.
@@ -379,7 +400,7 @@ mod tests {
     use super::*;
     use clap::Parser as _;
     use corefit_core::decide::Why;
-    use corefit_core::machine::{Value, VmId, VmState};
+    use corefit_core::machine::{Fixed, GuestView, Value, VmId};
     use corefit_core::{CpuSet, Cpus};
 
     use crate::manage::Status;
@@ -405,6 +426,24 @@ mod tests {
         });
         assert_eq!([0; 3].map(|_| said().is_some()), [false, false, true]);
         daemon.join().unwrap();
+    }
+
+    #[test]
+    fn whose_guests_did_not_answer_is_said() {
+        let vm = |name: &str| VmState { name: name.into(), ..VmState::default() };
+        let mut seen =
+            Snapshot { vms: vec![vm("late"), vm("told"), vm("none"), vm("mine")], ..Snapshot::default() };
+        seen.vms[1].guest = Some(GuestView::default());
+        seen.vms[2].fixed = vec![Fixed { lever: LeverKind::Told, reason: "it has no guest agent".into() }];
+        let mine = Rule { name: "mine".into(), exclude: Some(true), ..Rule::default() };
+        let policy = Policy { vm: vec![mine], ..Policy::default() };
+        let note = unheard(&policy, &seen).unwrap();
+        assert!(note.starts_with("no answer yet from the guests of late: "), "{note}");
+        seen.vms.extend(["a", "b", "c", "d", "e"].map(vm));
+        let note = unheard(&policy, &seen).unwrap();
+        assert!(note.contains(" of late, a, b, c and 2 more: "), "{note}");
+        seen.vms.retain(|vm| vm.name == "told");
+        assert_eq!(unheard(&policy, &seen), None);
     }
 
     #[test]

@@ -97,10 +97,12 @@ impl Vm {
         self.starved = seen.starved();
         // (That its owner wants it to be left alone is no reason.)
         let stays = seen.seen.fixed.iter().any(|fixed| fixed.lever == LeverKind::Online);
-        self.fewer = match seen.seen.guest {
+        // An agent that did not answer in time may do so when it is asked.
+        let has_agent = seen.seen.guest.is_some() || seen.seen.fixed(LeverKind::Told).is_none();
+        self.fewer = match has_agent {
             _ if stays => Fewer::AtStart,
-            Some(_) => Fewer::ByGuest,
-            None => Fewer::Unplugged,
+            true => Fewer::ByGuest,
+            false => Fewer::Unplugged,
         };
     }
 }
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
     use crate::Quota;
     use crate::check::check;
-    use crate::machine::{Pcpu, VcpuState, VmId, estimate};
+    use crate::machine::{Fixed, GuestView, Pcpu, VcpuState, VmId, estimate};
 
     fn group(name: &str, list: &str) -> VmState {
         let cpus: CpuSet = list.parse().unwrap();
@@ -150,6 +152,23 @@ mod tests {
             whole: Some(crate::machine::Counters::default()),
             ..VmState::default()
         }
+    }
+
+    #[test]
+    fn a_guest_whose_agent_did_not_answer_yet_may_when_it_is_asked() {
+        let mut seen = Snapshot { vms: vec![group("a", "0-1")], ..Snapshot::default() };
+        let mut fewer = |fixed: &[LeverKind], guest: Option<GuestView>| {
+            let reason = || "it has no guest agent".into();
+            seen.vms[0].fixed = fixed.iter().map(|&lever| Fixed { lever, reason: reason() }).collect();
+            seen.vms[0].guest = guest;
+            let mut vm = Vm::default();
+            vm.measure(&estimate(&seen, &seen).unwrap().vms[0]);
+            vm.fewer
+        };
+        assert_eq!(fewer(&[], Some(GuestView::default())), Fewer::ByGuest);
+        assert_eq!(fewer(&[], None), Fewer::ByGuest);
+        assert_eq!(fewer(&[LeverKind::Told], None), Fewer::Unplugged);
+        assert_eq!(fewer(&[LeverKind::Told, LeverKind::Online], None), Fewer::AtStart);
     }
 
     #[test]

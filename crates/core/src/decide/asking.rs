@@ -142,7 +142,7 @@ impl Controller {
         let tells = |asked: &Asked| seen.vms[asked.number].seen.guest.as_ref().is_some_and(tells_all);
         let blind = asked.iter().any(|asked| asked.seen.is_some() && counts(asked) && !tells(asked));
         blind.then(|| {
-            "what VMs want is approximated where no guest agent tells: nice time counts as busy, waiting for input and output as \
+            "what VMs want is approximated where no guest agent tells, or none has told yet: nice time counts as busy, waiting for input and output as \
              idle, run queues are not seen"
                 .into()
         })

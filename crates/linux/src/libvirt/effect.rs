@@ -1,8 +1,10 @@
 //! Which libvirtd a URI means: without one it is whatever the environment says, and one may have several names.
 
+use std::path::Path;
+
 use rustix::process::geteuid;
 
-use super::session::{is_local, socket_dir};
+use super::session::{is_local, socket};
 
 /// Chooses where no URI is given.
 const VARIABLE: &str = "LIBVIRT_DEFAULT_URI";
@@ -43,10 +45,19 @@ pub fn known_as(uri: &str) -> String {
         return uri.into();
     }
     let front = front.replacen("+unix://", "://", 1);
-    match socket_dir(uri).filter(|dir| !USUAL.contains(&dir.as_str())) {
+    match socket(uri).and_then(|socket| real_dir(&socket)).filter(|dir| !USUAL.contains(&dir.as_str())) {
         Some(dir) => format!("{front}?socket={dir}"),
         None => front,
     }
+}
+
+/// Where a socket is, without links, `..` and the like; as it is written where it is not there.
+fn real_dir(socket: &str) -> Option<String> {
+    let (dir, _) = socket.rsplit_once('/')?;
+    let real =
+        Path::new(socket).canonicalize().ok().and_then(|socket| socket.parent().map(Path::to_path_buf));
+    let real = real.or_else(|| Path::new(dir).canonicalize().ok());
+    Some(real.map_or_else(|| dir.into(), |real| real.to_string_lossy().into_owned()))
 }
 
 /// `uri_default = "…"`.
@@ -71,6 +82,18 @@ mod tests {
         }
         let at = |file: &str| known_as(&format!("qemu+unix:///system?socket=/tmp/x/{file}"));
         assert_eq!(at("libvirt-sock"), at("libvirt-sock-ro"));
+        // However its path is spelled.
+        let scratch = tempfile::tempdir().unwrap();
+        let (dir, link) = (scratch.path().join("run"), scratch.path().join("link"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("libvirt-sock"), "").unwrap();
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        std::os::unix::fs::symlink(dir.join("libvirt-sock"), scratch.path().join("sock")).unwrap();
+        let known =
+            |path: &str| known_as(&format!("qemu+unix:///system?socket={}/{path}", scratch.path().display()));
+        for path in ["/run/libvirt-sock", "link/libvirt-sock", "link/../run/libvirt-sock-ro", "sock"] {
+            assert_eq!(known(path), known("run/libvirt-sock"), "{path}");
+        }
         let all = ["qemu:///session", "qemu+ssh://a/system", "qemu+ssh://b/system", "test:///default"];
         for (number, uri) in all.iter().enumerate() {
             assert!(all[..number].iter().all(|other| known_as(other) != known_as(uri)), "{uri}");

@@ -277,11 +277,15 @@ pub(super) fn is_local(uri: &str) -> bool {
     uri.split_once("://").is_none_or(|(_, rest)| rest.starts_with('/'))
 }
 
-/// The directory of the socket in `qemu+unix:///system?socket=/run/libvirt/libvirt-sock`.
-pub(super) fn socket_dir(uri: &str) -> Option<String> {
+/// The socket of `qemu+unix:///system?socket=/run/libvirt/libvirt-sock`.
+pub(super) fn socket(uri: &str) -> Option<String> {
     let (_, query) = uri.split_once('?')?;
-    let socket = query.split('&').find_map(|part| part.strip_prefix("socket="))?;
-    socket.rsplit_once('/').map(|(dir, _)| dir.into())
+    query.split('&').find_map(|part| part.strip_prefix("socket=")).map(String::from)
+}
+
+/// Its directory.
+fn socket_dir(uri: &str) -> Option<String> {
+    socket(uri)?.rsplit_once('/').map(|(dir, _)| dir.into())
 }
 
 #[cfg(test)]

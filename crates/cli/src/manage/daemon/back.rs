@@ -61,11 +61,7 @@ impl Daemon<'_> {
         for back in restored.put {
             log(Level::Info, "put back", &[("what", back.what), ("why", back.why)]);
         }
-        for text in restored.stand.into_iter().chain(restored.pending) {
-            if self.told.is_new(&text, "") {
-                log(Level::Warning, "not put back", &[("what", text)]);
-            }
-        }
+        say_not(restored.stand, restored.pending, |text| self.told.is_new(text, ""));
         is_some
     }
 
@@ -172,10 +168,19 @@ pub(in crate::manage) fn recover(machine: &mut dyn Act, keeper: &mut Keeper) {
         log(Level::Warning, "an earlier run left settings", &[("result", restore::sum(&restored))]);
     }
     for text in restored.came {
-        log(Level::Warning, "came from elsewhere", &[("what", text)]);
+        log(Level::Warning, "came with changes", &[("what", text)]);
     }
-    for text in restored.stand.into_iter().chain(restored.pending) {
-        log(Level::Warning, "not put back", &[("what", text)]);
+    say_not(restored.stand, restored.pending, |_| true);
+}
+
+/// What stays as somebody else made it, and what could not be put back yet.
+fn say_not(stand: Vec<String>, pending: Vec<String>, mut is_new: impl FnMut(&str) -> bool) {
+    for (event, texts) in [("not put back", stand), ("not put back yet", pending)] {
+        for text in texts {
+            if is_new(&text) {
+                log(Level::Warning, event, &[("what", text)]);
+            }
+        }
     }
 }
 
