@@ -104,66 +104,66 @@ fn change(
     let result = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by, definition) = look(domain, until)?;
         still(before.as_ref(), &online)?;
-        let plugs = !lacking(&all, &definition)?.is_empty() || by != By::Agent;
-        if !plugs {
+        if !plugs(by, &all, &definition)? {
             set_by_agent(&mut connected(domain, until), &online, &all, (may_open.as_ref(), chose))?;
         }
-        Ok((by, plugs))
+        Ok((by, definition))
     });
     if matches!(result, Err(MachineError::Untried(_))) {
         hand.forget(vm);
     }
-    let (by, plugs) = result?;
+    let (by, definition) = result?;
     hand.goes(vm, by)?;
+    if !plugs(by, &want, &definition)? {
+        return none_goes(hand, vm, &want, &definition);
+    }
     let mut late = Ok(());
-    if plugs {
-        let all = want.clone();
-        let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
-            let definition = define(domain)?;
-            let want = to_plug(by, &all, &definition);
-            let Definition { vcpus, unplugged, .. } = &definition;
-            let reached = reachable(vcpus, &want);
-            let out = surplus(vcpus, &reached);
-            // Whoever comes after a kill has to know how long one may yet go.
-            let asked_at = if out.is_empty() { definition.asked_at } else { Some(clock_s()) };
-            let at = asked_at.map_or_else(String::new, |at| format!(" at='{at}'"));
-            let note = |now: &CpuSet| {
-                until.check()?;
-                let element = (!now.is_empty()).then(|| format!("<unplugged{at}>{now}</unplugged>"));
-                let done = domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error));
-                crate::between("unplugged-part");
-                done
-            };
-            some_go(vcpus, &want, &reached)?;
-            // (One that is there may be about to go.)
-            let ours = unplugged.union(&out);
-            if !out.is_empty() {
-                note(&ours)?;
-            }
-            // libvirt takes one at a time.
-            let one = |vcpu, state| {
-                let done = domain.plug(&std::iter::once(vcpu).collect(), state);
-                crate::between("plug-part");
-                done
-            };
-            plug(vcpus, &want, until, one)?;
-            let back = want.difference(&plugged(vcpus));
-            if ours.meets(&back) {
-                note(&ours.difference(&back))?;
-            }
-            Ok((!surplus(vcpus, &want).is_empty(), asked_since(&definition, &want, clock_s())))
-        });
-        if let Ok((_, Some(since))) = done {
-            hand.asked_to_let_go(vm, since);
+    let all = want.clone();
+    let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
+        let definition = define(domain)?;
+        let want = to_plug(by, &all, &definition);
+        let Definition { vcpus, unplugged, .. } = &definition;
+        let reached = reachable(vcpus, &want);
+        let out = surplus(vcpus, &reached);
+        // Whoever comes after a kill has to know how long one may yet go.
+        let asked_at = if out.is_empty() { definition.asked_at } else { Some(clock_s()) };
+        let at = asked_at.map_or_else(String::new, |at| format!(" at='{at}'"));
+        let note = |now: &CpuSet| {
+            until.check()?;
+            let element = (!now.is_empty()).then(|| format!("<unplugged{at}>{now}</unplugged>"));
+            let done = domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error));
+            crate::between("unplugged-part");
+            done
+        };
+        some_go(vcpus, &want, &reached)?;
+        // (One that is there may be about to go.)
+        let ours = unplugged.union(&out);
+        if !out.is_empty() {
+            note(&ours)?;
         }
-        match hand.plugged(vm, done.map(|(some, _)| some)) {
-            // One that may yet go keeps no other from coming back.
-            Err(MachineError::Gone(why)) if by == By::Agent => late = Err(MachineError::Gone(why)),
-            done => done?,
+        // libvirt takes one at a time.
+        let one = |vcpu, state| {
+            let done = domain.plug(&std::iter::once(vcpu).collect(), state);
+            crate::between("plug-part");
+            done
+        };
+        plug(vcpus, &want, until, one)?;
+        let back = want.difference(&plugged(vcpus));
+        if ours.meets(&back) {
+            note(&ours.difference(&back))?;
         }
+        Ok((!surplus(vcpus, &want).is_empty(), asked_since(&definition, &want, clock_s())))
+    });
+    if let Ok((_, Some(since))) = done {
+        hand.asked_to_let_go(vm, since);
+    }
+    match hand.plugged(vm, done.map(|(some, _)| some)) {
+        // One that may yet go keeps no other from coming back.
+        Err(MachineError::Gone(why)) if by == By::Agent => late = Err(MachineError::Gone(why)),
+        done => done?,
     }
     // They were plugged out while there was no agent that answered.
-    if by == By::Agent && plugs {
+    if by == By::Agent {
         let done = hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
             set_by_agent(&mut ask(domain, until)?, &online, &want, (opens.as_ref(), chose))
@@ -171,6 +171,25 @@ fn change(
         return late.and(done);
     }
     Ok(())
+}
+
+/// Whether some are plugged in or out, so that a domain has these.
+fn plugs(by: By, want: &CpuSet, definition: &Definition) -> Result<bool, MachineError> {
+    Ok(!lacking(want, definition)?.is_empty() || by != By::Agent)
+}
+
+/// All of these are there, and nothing is plugged.
+///
+/// # Errors
+/// If its guest may yet let go of one that it was asked for before.
+fn none_goes(hand: &mut Hand, vm: &VmId, want: &CpuSet, definition: &Definition) -> Result<(), MachineError> {
+    if !may_go(definition, want) {
+        return Ok(());
+    }
+    if let Some(since) = asked_since(definition, want, clock_s()) {
+        hand.asked_to_let_go(vm, since);
+    }
+    hand.plugged(vm, Ok(false))
 }
 
 /// Whether vCPUs are as they were when they were read last: others may have been read and written since.
@@ -221,11 +240,16 @@ fn lacks_some_between(plugged: &CpuSet) -> bool {
     plugged.iter().last().is_some_and(|last| last.0 as usize >= plugged.len())
 }
 
-/// How long ago a guest was asked to let go of vCPUs that are there still, or again, and are wanted.
+/// Whether a guest was asked to let go of vCPUs that are there still, or again, and are wanted.
+fn may_go(definition: &Definition, want: &CpuSet) -> bool {
+    definition.unplugged.intersection(&plugged(&definition.vcpus)).meets(want)
+}
+
+/// How long ago that was.
 fn asked_since(definition: &Definition, want: &CpuSet, now_s: u64) -> Option<Duration> {
-    let may_go = definition.unplugged.intersection(&plugged(&definition.vcpus)).meets(want);
     // By another host's clock, or one that was set meanwhile, it may be to come.
-    definition.asked_at.filter(|_| may_go).map(|at| Duration::from_secs(now_s.abs_diff(at)))
+    let asked_at = definition.asked_at.filter(|_| may_go(definition, want));
+    asked_at.map(|at| Duration::from_secs(now_s.abs_diff(at)))
 }
 
 /// s since 1970.
@@ -604,6 +628,35 @@ mod tests {
         };
         assert_eq!([Some(93), Some(107), None].map(|at| asked(4, "0-3", at)), [Some(7), Some(7), None]);
         assert_eq!((asked(3, "0-3", Some(93)), asked(4, "0-2", Some(93))), (None, None));
+    }
+
+    #[test]
+    fn a_guest_whose_agent_answers_now_may_yet_let_go_of_what_it_was_asked_for_before_that() {
+        let vm = VmId("a#1".into());
+        let definition = |at: Option<u64>| {
+            let (vcpus, unplugged) = (pluggable(4), set("3"));
+            Definition { vcpus, unplugged, asked_at: at, ..Definition::default() }
+        };
+        let [now, minute_ago] = [0, 60].map(|ago| Some(clock_s() - ago));
+        // Nothing is left to plug, at the first try and at those after it; nor does it help to be another process.
+        let mut hand = Hand::new("test:///default");
+        for _ in 0..2 {
+            assert_eq!(plugs(By::Agent, &set("0-3"), &definition(now)), Ok(false));
+            let late = none_goes(&mut hand, &vm, &set("0-3"), &definition(now));
+            assert!(
+                matches!(&late, Err(MachineError::Gone(why)) if why.contains("may do so yet")),
+                "{late:?}"
+            );
+        }
+        assert_eq!(none_goes(&mut hand, &vm, &set("0-2"), &definition(now)), Ok(()), "it is not wanted");
+        let mut hand = Hand::new("test:///default");
+        assert_eq!(none_goes(&mut hand, &vm, &set("0-3"), &definition(minute_ago)), Ok(()));
+        // The clock was set since this process asked.
+        let late = Err(MachineError::Gone("unplug request timed out".into()));
+        assert!(hand.plugged(&vm, late).is_err());
+        assert!(none_goes(&mut hand, &vm, &set("0-3"), &definition(minute_ago)).is_err());
+        let other = Definition { unplugged: CpuSet::default(), ..definition(now) };
+        assert_eq!(none_goes(&mut hand, &vm, &set("0-3"), &other), Ok(()), "it has let go, and has it again");
     }
 
     #[test]
