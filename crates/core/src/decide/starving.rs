@@ -20,6 +20,8 @@ pub(super) struct Fares {
     short: Short,
     /// How often it has starved, and what is said of it while it does.
     starved: (u32, Option<String>),
+    /// It starved as it was judged before, and it is not said yet whether it does as it is judged now: that is the same time.
+    goes_on: bool,
     /// The `min` by which it is judged, and what is recommended.
     by: (Option<u32>, &'static str),
 }
@@ -44,22 +46,22 @@ impl Controller {
                 let (id, name) = (&vm.seen.id, &vm.seen.name);
                 let by = (self.policy.of(name).min, remedy(vm, &self.policy));
                 let (remedy, last) = (by.1, before.remove(id).unwrap_or_default());
-                let Fares { mut short, starved: (mut times, mut said), .. } = last.judged(by);
+                let Fares { mut short, starved: (mut times, mut said), mut goes_on, .. } = last.judged(by);
                 if let Some(due) = due(vm, &self.policy, &pcpus) {
                     let (Due::Guaranteed(pcpus) | Due::Available(pcpus)) = due;
                     let starves = short.look(true, (0, pcpus), vm, (seen.at, seen.over));
                     if !starves {
                         step.short.push(format!("{name}: now {}", due.said(&short, remedy)));
                     } else if said.is_none() {
-                        times += 1;
+                        times += u32::from(!std::mem::take(&mut goes_on));
                         let again = if times > 1 { format!(" (time {times})") } else { String::new() };
                         let long = "starves: for half a minute and more";
                         said = Some(format!("{name}: {long} {}{again}", due.said(&short, remedy)));
                     }
                 } else {
-                    (short, said) = Default::default();
+                    (short, said, goes_on) = Default::default();
                 }
-                self.faring.insert(id.clone(), Fares { short, starved: (times, said), by });
+                self.faring.insert(id.clone(), Fares { short, starved: (times, said), goes_on, by });
             }
         }
         for (id, Fares { starved: (_, said), .. }) in &self.faring {
@@ -71,7 +73,7 @@ impl Controller {
 
 impl Fares {
     /// How it fares as it is judged now: less of a `min`, of the configuration or its owner, begins anew; of more (who had too little for less
-    /// has so for that) and of another remedy is told at once.
+    /// mostly has so for that) and of another remedy is told at once.
     fn judged(mut self, by: (Option<u32>, &'static str)) -> Fares {
         if by.0 < self.by.0 {
             return Fares::default();
@@ -79,9 +81,7 @@ impl Fares {
         if by.0 > self.by.0 {
             self.short.anew();
         }
-        if self.by != by && self.starved.1.take().is_some() {
-            self.starved.0 -= 1;
-        }
+        self.goes_on |= self.by != by && self.starved.1.take().is_some();
         self
     }
 }

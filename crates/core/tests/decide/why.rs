@@ -177,6 +177,40 @@ fn who_starves_does_so_by_a_higher_min_at_once() {
     }
 }
 
+/// It uses 1.2 pCPUs and waits for 0.5: too little for 2, and for 3 it waits for less than half of what it misses.
+#[test]
+fn who_starves_no_more_by_a_higher_min_and_then_again_does_so_the_second_time() {
+    let policy = |min| {
+        let rule = Rule { name: "a".into(), min: Some(min), ..Rule::default() };
+        Policy { vm: vec![rule], size: Sizer::None, ..Policy::default() }
+    };
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, |_| 1.2), vm("b", 4, None, |_| 2.8)]);
+    let mut controller = Controller::new(policy(2));
+    for second in 0..100 {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.pass(Duration::from_secs(1));
+        if second < 50 {
+            let vcpus = &mut toy.vms[0].state.vcpus;
+            vcpus.iter_mut().for_each(|vcpu| *vcpu.counters.wait_ns.as_mut().unwrap() += 125_000_000);
+        } else {
+            waits(&mut toy.vms[0], 4);
+        }
+        waits(&mut toy.vms[1], 4);
+        if second == 40 {
+            controller.reconfigure(policy(3));
+        }
+        let said: Vec<&String> = step.notes.iter().filter(|note| note.contains("starves")).collect();
+        let says = match second {
+            31..=40 => Some("of the 2.00 that it is guaranteed (min)"),
+            81.. => Some("of the 3.00 that it is guaranteed (min)"),
+            _ => None,
+        };
+        assert_eq!(said.len(), usize::from(says.is_some()), "{second}: {said:?}");
+        assert!(said.iter().all(|note| note.contains(says.unwrap())), "{second}: {said:?}");
+        assert!(said.iter().all(|note| note.ends_with("(time 2)") == (second > 80)), "{second}: {said:?}");
+    }
+}
+
 #[test]
 fn who_gets_next_to_nothing_is_said_to_starve_whatever_its_rule_says() {
     let (notes, starves) = starving(Rule::default(), |_| 0.1, 40);
