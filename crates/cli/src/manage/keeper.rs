@@ -11,6 +11,7 @@
 
 mod again;
 mod before;
+mod mark;
 mod note;
 mod ours;
 mod theirs;
