@@ -77,8 +77,9 @@ pub(super) struct Faulty {
     queued: Vec<(u32, Lever, Value)>,
     /// What a VM whose answer is missing is cannot be asked until that has come.
     pub(super) mute: bool,
-    /// Each write takes so long.
+    /// Each write takes so long, or those of this VM only.
     pub(super) slow: Duration,
+    pub(super) slow_of: Option<u32>,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
     pub(super) soon: Option<(u32, Fault, u32)>,
     /// After it was read so many times somebody makes a setting this.
@@ -182,6 +183,7 @@ impl Faulty {
             queued,
             mute: false,
             slow,
+            slow_of: None,
             soon,
             soon_made,
             anew,

@@ -66,6 +66,36 @@ fn guests_that_are_quick_are_marked_together() {
     assert_eq!(syncs_of_restore(Lever::Online, &first(2), &|_| {}), 2 * 3);
 }
 
+/// Guest 1 takes longer than the moment for which guest 0 was marked with it.
+#[test]
+fn a_guest_that_was_marked_with_one_that_takes_long_is_whose_it_was_till_it_has_its_turn() {
+    let stands = (0..).find_map(|kill| {
+        let (dir, mut story) = begun();
+        let plan: Vec<Action> = (0..MANAGED).map(|vm| story.action(vm, Lever::Online, first(1))).collect();
+        story.step(&plan, None);
+        (story.machine.slow, story.machine.slow_of) = (Duration::from_millis(600), Some(1));
+        let (mut keeper, machine) = (story.keeper.take().unwrap(), &mut story.machine);
+        let snapshot = machine.observe().unwrap();
+        let restored = until_killed(Some(kill), move || keeper.restore(machine, &snapshot));
+        story.machine.slow = Duration::ZERO;
+        let now = [0, 1].map(|vm| story.machine.truth(vm, Lever::Online));
+        if restored.is_some() || now != [first(1), first(VCPUS)] {
+            return restored.map(|_| false);
+        }
+        let (_, entries) = Journal::found(dir.path(), &Boot::named("boot")).unwrap().unwrap();
+        let next = entries.iter().find(|entry| entry.vm == story.machine.id(0)).unwrap();
+        (!next.pending).then(|| {
+            // An administrator does, before somebody starts again.
+            story.machine.write(0, Lever::Online, &first(3)).unwrap();
+            story.expected.insert((0, Lever::Online), first(3));
+            story.end();
+            story.check().unwrap();
+            true
+        })
+    });
+    assert_eq!(stands, Some(true), "it is marked till all is done");
+}
+
 #[test]
 fn limits_are_marked_together_though_one_cannot_be_read() {
     let unread = |machine: &mut Faulty| machine.unlisted.extend([0]);

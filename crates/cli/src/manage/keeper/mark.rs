@@ -92,4 +92,19 @@ impl Keeper {
             }
         }
     }
+
+    /// One had its turn, and it took so long: where that is more than a moment, guests that were marked with it are not on their way any more,
+    /// and till they have theirs, or nearly, what somebody makes of them is his again, also after a kill.
+    pub(super) fn took(&mut self, took: Duration, undo: &Undo<'_>, later: &VecDeque<Entry>) {
+        if took <= MOMENT || undo.unwritten.is_some() {
+            return;
+        }
+        for entry in later.iter().filter(|entry| entry.lever == Lever::Online) {
+            if let Some(known) = self.journal.find(&entry.vm, entry.lever) {
+                known.pending = entry.pending;
+            }
+        }
+        // Who has the next turn writes it otherwise.
+        let _ = self.journal.save();
+    }
 }

@@ -192,6 +192,7 @@ impl Keeper {
                 Then::Later => entries.push_back(entry),
                 Then::Left => left.push(entry),
             }
+            self.took(begun.elapsed(), &undo, &entries);
         }
         left.reverse();
         self.journal.replace(left);

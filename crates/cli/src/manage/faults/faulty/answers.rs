@@ -44,7 +44,9 @@ impl Faulty {
     pub(super) fn make_it(&mut self, number: u32, lever: Lever, value: &Value) -> Result<(), MachineError> {
         self.may_write(number, lever)?;
         self.synced.get_or_insert_with(syncs);
-        std::thread::sleep(self.slow);
+        if self.slow_of.is_none_or(|vm| vm == number) {
+            std::thread::sleep(self.slow);
+        }
         self.touched.insert(number);
         if self.waits(number, lever) {
             self.queued.push((number, lever, value.clone()));
