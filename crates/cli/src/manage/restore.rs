@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use corefit_core::machine::{Act, MachineError, Snapshot};
+use corefit_core::machine::{Act, Lever, MachineError, Snapshot};
 use corefit_core::{Unread, What};
 
 use super::alone::Alone;
@@ -19,6 +19,8 @@ use crate::machine::MachineArg;
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// A libvirtd that is being restarted refuses at once, and a guest whose daemon was killed on the way is silent for some seconds.
 pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
+/// How often it is tried if nobody says so.
+const TRIES: u32 = 15;
 
 /// Put back everything that corefit changed on this host
 ///
@@ -35,9 +37,10 @@ pub(crate) struct RestoreArgs {
     /// Which machine [default: the one of the journal, if it holds settings of this boot, else that of the configuration, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// How often it is tried, 2 s apart, while libvirtd does not answer or a guest is late
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
-    tries: u32,
+    /// How often it is tried, 2 s apart, while libvirtd does not answer or a guest is late [default: 15, and more often in the minute in
+    /// which a guest may yet let go of a vCPU that it was asked for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    tries: Option<u32>,
 }
 
 /// Runs the verb.
@@ -120,16 +123,31 @@ impl Work {
         Work { machine, settled: false, state, boot, found: false, on, alone, keeper, restored }
     }
 
-    /// Tries, and `pause`s, and so on, as long as that may help.
-    pub(super) fn tries(&mut self, tries: u32, mut pause: impl FnMut()) -> Result<()> {
-        for left in (0..tries).rev() {
+    /// Tries, and `pause`s, and so on, as long as that may help: so often, or as often as usual, and on while a guest may yet let go of
+    /// vCPUs.
+    pub(super) fn tries(&mut self, tries: Option<u32>, mut pause: impl FnMut()) -> Result<()> {
+        let (most, mut until) = (tries.unwrap_or(TRIES), None);
+        for left in (0..most).rev().chain(std::iter::repeat(0)) {
+            let before = self.lets_go();
             match self.try_once() {
                 Ok(()) => {}
                 Err(error) => self.missed(error, left == 0)?,
             }
-            let Some(text) = self.restored.waits_for.as_ref().filter(|_| left > 0) else { break };
-            if left + 1 == tries {
-                tell!("corefit: {}; at most {left} more tries", crate::printable::text(text));
+            let Some(text) = self.restored.waits_for.as_deref().map(crate::printable::text) else { break };
+            if left == 0 {
+                // (Where it may no more since this try, only the next one is sure to be the last.)
+                let lets_go = self.lets_go().or(before).filter(|_| tries.is_none());
+                let Some(wait) = lets_go.map(|lets_go| lets_go + BETWEEN_TRIES) else { break };
+                let first = until.is_none();
+                // Who is asked anew has as long again: that is not waited for.
+                if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + wait) {
+                    break;
+                }
+                if first {
+                    tell!("corefit: {text}; tried again for at most {} s more", wait.as_secs());
+                }
+            } else if left + 1 == most {
+                tell!("corefit: {text}; at most {left} more tries");
             }
             if let Some(machine) = &mut self.on {
                 machine.ask_again();
@@ -137,6 +155,13 @@ impl Work {
             pause();
         }
         Ok(())
+    }
+
+    /// How long a guest may yet let go of vCPUs that are to be put back.
+    fn lets_go(&self) -> Option<Duration> {
+        let (machine, keeper) = (self.on.as_ref()?, self.keeper.as_ref()?);
+        let online = keeper.entries().iter().filter(|entry| entry.lever == Lever::Online);
+        online.filter_map(|entry| machine.lets_go(&entry.vm)).max()
     }
 
     /// One try: what came of it is in `restored`.

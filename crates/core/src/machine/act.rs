@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -213,6 +214,13 @@ pub trait Act: Machine {
     /// online, nothing else tells, and [`current`](Act::current) is [`MachineError::Gone`].
     fn goes_by_guest(&mut self, vm: &VmId) {
         _ = vm;
+    }
+
+    /// How long the guest of a VM may yet let go of vCPUs that it was asked for and that are there still; `None` if it may not. What is set
+    /// of them is not sure to stay so long.
+    fn lets_go(&self, vm: &VmId) -> Option<Duration> {
+        _ = vm;
+        None
     }
 
     /// What is changed by it, whichever part of that it was opened for and by whatever name: who changes something there is to be the

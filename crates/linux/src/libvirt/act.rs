@@ -15,6 +15,7 @@
 //! stays online, and so does vCPU 0 where the guest has it online.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
 use corefit_core::{CpuSet, Weight};
@@ -209,6 +210,10 @@ impl Act for LibvirtMachine {
         self.hand.asked(vm);
     }
 
+    fn lets_go(&self, vm: &VmId) -> Option<Duration> {
+        self.hand.lets_go(vm)
+    }
+
     fn ask_again(&mut self) {
         self.hand.ask_again();
     }
@@ -341,7 +346,6 @@ mod tests {
     use crate::libvirt::Options;
     use corefit_core::machine::{LeverKind, Machine};
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     fn open(uri: &str) -> Box<dyn Act> {
         crate::libvirt::open(uri, patient())

@@ -39,6 +39,8 @@ pub(super) struct Faulty {
     pub(super) losing: BTreeSet<u32>,
     /// Guests that do not answer from the next write on, which is not done yet.
     pub(super) tardy: BTreeSet<u32>,
+    /// Guests that may yet let go of a vCPU, and for how long.
+    pub(super) letting_go: BTreeMap<u32, Duration>,
     /// VMs that libvirtd could not be asked about in time for a look.
     pub(super) missed: BTreeSet<u32>,
     /// Groups that looks do not list, and of which no file can be opened just now, though they are there.
@@ -184,6 +186,7 @@ impl Faulty {
             mute: false,
             slow,
             slow_of: None,
+            letting_go: BTreeMap::new(),
             soon,
             soon_made,
             anew,
@@ -552,6 +555,10 @@ impl Act for Faulty {
 
     fn goes_by_guest(&mut self, vm: &VmId) {
         self.by_guests.extend(self.number(vm));
+    }
+
+    fn lets_go(&self, vm: &VmId) -> Option<Duration> {
+        self.letting_go.get(&self.number(vm).ok()?).copied()
     }
 
     fn ask_again(&mut self) {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::stories::{begun, weighing};
+use super::stories::{begun, first, weighing};
 use super::whole::Shared;
 use super::*;
 use crate::machine::MachineArg;
@@ -20,12 +20,12 @@ fn came() -> (Shared, Expected) {
 }
 
 /// Some tries of `corefit restore`, and how often it paused; `pause` is told that.
-fn tried(machine: &Shared, tries: u32, pause: impl Fn(u32)) -> (Work, u32) {
+fn tried(machine: &Shared, tries: impl Into<Option<u32>>, pause: impl Fn(u32)) -> (Work, u32) {
     let dir = directory();
     let mut work = Work::new(MachineArg::named("faulty"), dir.path().into(), Boot::named("boot"));
     work.on = Some(Box::new(machine.clone()));
     let mut pauses = 0;
-    let done = work.tries(tries, || {
+    let done = work.tries(tries.into(), || {
         pauses += 1;
         pause(pauses);
     });
@@ -44,6 +44,44 @@ fn restore_waits_for_a_vm_that_cannot_be_read_yet_and_puts_back_what_it_carries(
     assert_eq!((pauses, work.restored.back, &work.restored.pending), (2, 1, &vec![]));
     assert_eq!(machine.0.borrow().asked_again, 2, "it is one machine, whose knowledge grows");
     check(&mut machine.0.borrow_mut(), &expected).unwrap();
+}
+
+/// Its guest answers, and may let go of a vCPU for longer than tries take.
+#[test]
+fn restore_waits_for_a_guest_that_may_yet_let_go_of_a_vcpu_until_it_may_no_more_or_as_often_as_it_is_told() {
+    let may_let_go = |of: Duration| {
+        let (_dir, mut story) = begun();
+        story.step(&[story.action(1, Lever::Online, first(2))], None);
+        story.machine.losing.insert(1);
+        story.machine.letting_go.insert(1, of);
+        (Shared(Rc::new(RefCell::new(story.machine))), story.expected)
+    };
+    let minute = Duration::from_secs(60);
+    let (machine, expected) = may_let_go(minute);
+    let (work, pauses) = tried(&machine, None, |pauses| {
+        if pauses == 25 {
+            (machine.0.borrow_mut().losing, machine.0.borrow_mut().letting_go) = Default::default();
+        }
+    });
+    assert_eq!((pauses, work.restored.back, &work.restored.pending), (25, 1, &vec![]));
+    check(&mut machine.0.borrow_mut(), &expected).unwrap();
+    let (work, pauses) = tried(&may_let_go(minute).0, 15, |_| {});
+    assert_eq!((pauses, work.restored.pending.len()), (14, 1), "{:?}", work.restored.pending);
+    // Whatever else its guest is late with is not waited for any longer.
+    let (machine, _) = may_let_go(minute);
+    let (_, pauses) = tried(&machine, None, |pauses| {
+        if pauses == 20 {
+            machine.0.borrow_mut().letting_go.clear();
+        }
+    });
+    assert_eq!(pauses, 20);
+    // Nor is one that begins anew each time.
+    let (work, pauses) = tried(&may_let_go(Duration::ZERO).0, None, |pauses| {
+        if pauses > 14 {
+            std::thread::sleep(minute / 300);
+        }
+    });
+    assert!(pauses > 14 && work.restored.pending.len() == 1, "{pauses}");
 }
 
 #[test]

@@ -75,6 +75,10 @@ impl Act for Shared {
         self.0.borrow_mut().goes_by_guest(vm);
     }
 
+    fn lets_go(&self, vm: &VmId) -> Option<Duration> {
+        self.0.borrow().lets_go(vm)
+    }
+
     fn ask_again(&mut self) {
         self.0.borrow_mut().ask_again();
     }

@@ -103,6 +103,11 @@ impl Hand {
         }
     }
 
+    /// How long it may yet let go of them.
+    pub(in crate::libvirt) fn lets_go(&self, vm: &VmId) -> Option<Duration> {
+        LETS_GO.checked_sub(self.letting_go.get(vm)?.elapsed()).filter(|left| !left.is_zero())
+    }
+
     /// What came of plugging, which took some out or not.
     ///
     /// # Errors
@@ -217,10 +222,12 @@ mod tests {
         assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()), "it has let go");
         next.asked_to_let_go(&vm, LETS_GO);
         assert_eq!(next.plugged(&vm, Ok(false)), Ok(()), "it would have by now");
+        assert_eq!(next.lets_go(&vm), None);
         next.asked_to_let_go(&vm, LETS_GO / 2);
         let why = next.plugged(&vm, Ok(false)).unwrap_err().to_string();
         assert!(why.contains("30 s ago"), "one before it asked the guest: {why}");
         assert!(why.ends_with("helps in 30 s"), "{why}");
+        assert!(next.lets_go(&vm).is_some_and(|left| left <= LETS_GO / 2 && left > LETS_GO / 4));
     }
 
     #[test]
