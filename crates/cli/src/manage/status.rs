@@ -514,6 +514,32 @@ mod tests {
         assert_eq!(changed(&keeper, "same", false), (1, 1), "it is not as before");
     }
 
+    /// A guest may let go of a vCPU later, or never.
+    #[test]
+    fn what_may_yet_come_is_not_called_so_before_a_look_shows_it() {
+        use corefit_core::machine::{Lever, Value};
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::now(true).unwrap()).unwrap();
+        let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
+        let (original, wrote) = (vcpus("0-3"), vec![vcpus("0-3"), vcpus("0-1")]);
+        journal.add(Entry { lever: Lever::Online, original, wrote, pending: true, ..entry("a") });
+        let mut keeper = Keeper::new(journal, PATIENCE);
+        keeper.forget_earlier();
+        let changed = |online: usize| {
+            let vcpu = |number| VcpuState { online: number < online, ..VcpuState::default() };
+            let no_agent = Fixed { lever: LeverKind::Told, reason: "it has no guest agent".into() };
+            let (id, vcpus) = (VmId("a".into()), (0..4).map(vcpu).collect());
+            let vm = VmState { id, vcpus, fixed: vec![no_agent], ..VmState::default() };
+            let (step, policy) = (Step::default(), Policy::default());
+            let status = VmStatus::of(&vm, &step, (None, None), Some(&keeper), &policy, &CpuSet::default());
+            status.changed
+        };
+        let before = "before vCPUs 0-3";
+        assert_eq!(changed(4), [format!("online vCPUs: asked to be vCPUs 0-1, still vCPUs 0-3, {before}")]);
+        assert_eq!(changed(3), [format!("online vCPUs: asked to be vCPUs 0-1, still vCPUs 0-2, {before}")]);
+        assert_eq!(changed(2), [format!("online vCPUs: vCPUs 0-1, {before}")]);
+    }
+
     #[test]
     fn a_configuration_that_was_refused_is_named_with_the_reason() {
         let refused = "the configuration was refused: corefit.toml, line 1, key apply: 3 cannot be";

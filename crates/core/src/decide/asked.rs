@@ -24,7 +24,9 @@ pub(super) struct Asked {
     pub(super) width: Option<Width>,
     /// Of a VM whose vCPUs may not all use the same pCPUs: those that stay longest first.
     pub(super) order: Option<Vec<u32>>,
-    /// Its rule's, in vCPUs.
+    /// vCPUs that stay online whatever is decided ([`VmState::cold`](crate::machine::VmState::cold)).
+    pub(super) cold: CpuSet,
+    /// Its rule's, in vCPUs; at most no less than those that stay.
     pub(super) least: u32,
     pub(super) most: u32,
     /// pCPUs that it could use: at most those that it may, and no more than its cap and quotas of its vCPUs.
@@ -56,10 +58,15 @@ impl Asked {
         self.guaranteed(weighs).floor() as u32
     }
 
+    /// vCPUs that it can have at least.
+    pub(super) fn fewest(&self) -> u32 {
+        self.least.max(u32::try_from(self.cold.len()).unwrap_or(u32::MAX))
+    }
+
     /// vCPUs that stay if it is granted so many pCPUs.
     pub(super) fn stay(&self, pcpus: u32) -> u32 {
         if self.sizable {
-            vcpus(f64::from(pcpus), self.each).max(self.least)
+            vcpus(f64::from(pcpus), self.each).max(self.fewest())
         } else {
             u32::try_from(self.online.len()).unwrap_or(u32::MAX)
         }
@@ -114,7 +121,7 @@ pub(super) fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<A
         Some(order) => order.iter().copied().map(CpuId).take(count).collect(),
         None => {
             let mut order: Vec<CpuId> = CpuSet::first(all).iter().collect();
-            order.sort_by_key(|vcpu| rank(*vcpu, &asked.online, &asked.had));
+            order.sort_by_key(|vcpu| (!asked.cold.contains(*vcpu), rank(*vcpu, &asked.online, &asked.had)));
             order.into_iter().take(count).collect()
         }
     };

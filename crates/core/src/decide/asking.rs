@@ -12,7 +12,7 @@ use super::short::Short;
 use super::size::sizer;
 use super::{Action, Controller, Policy, Rule, Sizer, Step, Why, stays};
 use crate::machine::{HostEstimate, Lever, LeverKind, Snapshot, Value, VmEstimate, VmId, VmState};
-use crate::{CpuSet, Time};
+use crate::{CpuId, CpuSet, Time};
 
 /// Who did not answer keeps what it asked for so long. Ours: longer than it is left alone for that, and a guest may not answer for ever.
 const KEEPS: Duration = Duration::from_secs(60);
@@ -71,7 +71,8 @@ impl Controller {
             // Where nobody says how many, whoever keeps the journal puts them back.
             let had = self.sizes.get(&vm.seen.id).filter(|_| bounds).map_or(&online, |(had, _)| had).clone();
             let all = known.could_have(all, &online, &had, seen.at);
-            let most = rule.max.unwrap_or(all).min(all).max(1);
+            let cold = vm.seen.cold.clone();
+            let most = rule.max.unwrap_or(all).min(all).max(u32::try_from(cold.len()).unwrap_or(all)).max(1);
             let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
             let count = u32::try_from(online.len()).unwrap_or(all);
             let arbitrated = self.arbiter.is_some();
@@ -83,7 +84,10 @@ impl Controller {
             }
             let (monitored, wants) = (known.monitored, known.wants);
             let order = differing.filter(|_| sizable).map(|sets| {
-                stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), (&online, &had))
+                let lying = lying.get_or_insert_with(|| stays::lying(seen));
+                let mut order = stays::order(sets, vm, lying, (&online, &had));
+                order.sort_by_key(|vcpu| !cold.contains(CpuId(*vcpu)));
+                order
             });
             let mut one = Asked {
                 number,
@@ -93,6 +97,7 @@ impl Controller {
                 had,
                 width,
                 order,
+                cold,
                 least,
                 most,
                 useful: 0.0,

@@ -197,7 +197,7 @@ impl<'a> Ground<'a> {
             over: self.seen.over,
             online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
             had: u32::try_from(asked.had.len()).unwrap_or(u32::MAX),
-            least: asked.least,
+            least: asked.fewest(),
             most: asked.most,
             each: asked.each,
             by_vcpus: self.seen.host.rule != WeightRule::Linux,

@@ -521,6 +521,42 @@ fn pcpu_est_waits_for_a_guest_that_does_not_follow_but_not_for_ever() {
     assert!(toy.online(0) == 4 && tried[0] > 1 && tried[1] == 0, "in each half: {tried:?}");
 }
 
+/// Of a VM without agent only those go that were plugged in since its start.
+#[test]
+fn vcpus_that_cannot_go_are_no_part_of_what_is_decided_and_no_guarantee() {
+    let online = |policy: Policy, cold: &str, halves: bool| {
+        let mut toy = Toy::new(8, vec![vm("a", 4, None, |_| 1.0), vm("b", 4, None, f64::from)]);
+        toy.vms[0].state.cold = cold.parse().unwrap();
+        for (number, vcpu) in toy.vms[0].state.vcpus.iter_mut().enumerate().filter(|_| halves) {
+            vcpu.affinity = if number < 2 { "0-3" } else { "4-7" }.parse().ok();
+        }
+        toy.vms[0].state.weight = Some(Weight(1.0));
+        let mut controller = Controller::new(policy);
+        toy.rule(&mut controller, 30);
+        (toy.vms[0].state.online().to_string(), toy.rule(&mut controller, 60))
+    };
+    let max = |max| vec![Rule { name: "a".into(), max: Some(max), ..Rule::default() }];
+    let bal = Policy { size: Sizer::VcpuBal, ..Policy::default() };
+    let none = Policy { size: Sizer::None, vm: max(1), ..Policy::default() };
+    for policy in [bal, none] {
+        for halves in [false, true] {
+            assert_eq!(online(policy.clone(), "", halves), ("0".into(), 0));
+            assert_eq!(online(policy.clone(), "0-1", halves), ("0-1".into(), 0));
+            assert_eq!(online(policy.clone(), "0,3", halves), ("0,3".into(), 0));
+        }
+    }
+    // What it is granted goes by its rule.
+    let policy = Policy { arbitrate: Arbiter::Priority, size: Sizer::None, ..Policy::default() };
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, f64::from), vm("b", 4, None, f64::from)]);
+    toy.vms[0].state.cold = CpuSet::first(3);
+    let first = Rule { name: "b".into(), priority: Some(1), ..Rule::default() };
+    let mut controller = Controller::new(Policy { vm: vec![first], ..policy });
+    toy.rule(&mut controller, 30);
+    let given = controller.step(&toy.observe()).unwrap().given;
+    let given = given.iter().map(|given| (given.vm.0.as_str(), given.pcpus)).collect::<Vec<_>>();
+    assert_eq!((given, toy.online(0)), (vec![("a", 1), ("b", 3)], 3));
+}
+
 #[test]
 fn who_has_all_that_it_may_have_tries_no_other() {
     let mut toy = Toy::new(8, vec![vm("a", 4, None, four)]);

@@ -470,6 +470,7 @@ impl Machine for LibvirtMachine {
         for (key, vm) in &mut vms {
             let Some(seen) = seen.get(key) else { continue };
             vm.fixed.extend(self.hand.fixed(&vm.id, &seen.definition));
+            vm.cold = self.hand.cold(&vm.id, &seen.definition);
             if vm.slices.is_none() && vm.fixed(LeverKind::Slice).is_none() {
                 vm.fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::none().into() });
             }

@@ -47,6 +47,12 @@ pub(super) fn leave_out(vm: &mut VmState, definition: &Definition) {
     vm.vcpus.truncate(last.map_or(usize::MAX, |last| last.0 as usize + 1));
 }
 
+/// vCPUs that nobody can plug out: they were there at its start.
+pub(super) fn cold(definition: &Definition) -> CpuSet {
+    let cold = (0..).zip(&definition.vcpus).filter(|(_, vcpu)| vcpu.plugged && !vcpu.hotpluggable);
+    cold.map(|(number, _)| CpuId(number)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

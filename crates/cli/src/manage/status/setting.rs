@@ -1,7 +1,7 @@
 //! Settings of VMs that are not as they were, as the status shows them: for programs, and the same for people.
 
 use corefit_core::CpuSet;
-use corefit_core::machine::{VmId, VmState};
+use corefit_core::machine::{Lever, Value, VmId, VmState};
 use serde::{Deserialize, Serialize};
 
 use crate::manage::journal::Entry;
@@ -14,7 +14,7 @@ pub(crate) struct Setting {
     pub(crate) lever: String,
     /// What it was; sets are lists such as `0-3`.
     pub(crate) before: String,
-    /// What corefit made it.
+    /// What corefit made it, or asked for, where that may yet come.
     pub(crate) made: String,
     /// What somebody else made it since, where a look tells.
     pub(crate) changed_to: Option<String>,
@@ -38,11 +38,13 @@ impl Setting {
         let now = seen.and_then(|(vm, offline)| keeper.changed_before(entry, vm, offline));
         let pending = keeper.owes(entry);
         let wrote = last.map_or(String::new(), present::text);
-        let is = match &now {
-            Some(now) => {
+        let yet = seen.and_then(|(vm, _)| yet(entry, vm)).filter(|_| !pending);
+        let is = match (&now, yet) {
+            (Some(now), _) => {
                 format!("somebody changed it to {}, corefit made it {wrote}", present::text(now))
             }
-            None => wrote,
+            (None, Some(yet)) => format!("asked to be {wrote}, still {}", present::text(&yet)),
+            (None, None) => wrote,
         };
         let before = present::text(&entry.original);
         let owed = if pending { " (pending: it could not be put back yet)" } else { "" };
@@ -63,6 +65,13 @@ impl Setting {
         let same = |known: &&(Setting, String)| Setting { changed_to: None, ..known.0.clone() } == now.0;
         known.iter().find(same).cloned().unwrap_or(now)
     }
+}
+
+/// What a setting is by a look, while what was asked for may yet come.
+fn yet(entry: &Entry, vm: &VmState) -> Option<Value> {
+    let online = || present::online(vm).map(|_| Value::Vcpus(vm.online()));
+    let now = if entry.lever == Lever::Online { online() } else { present::of(vm, entry.lever) };
+    now.filter(|now| entry.pending && entry.wrote.last() != Some(now))
 }
 
 /// Whether a setting is as it was, as far as a look tells, and is not to become anything else: it is in the journal, as a guest may

@@ -11,6 +11,7 @@ use super::{Hand, stays};
 use crate::libvirt::definition::Definition;
 use crate::libvirt::guest;
 use crate::libvirt::online::{self, By};
+use crate::libvirt::vcpus;
 
 /// What turned out not to be there may be by now: an agent forbids commands while file systems are frozen, and administrators allow them.
 const LACKS: Duration = Duration::from_secs(300);
@@ -38,6 +39,12 @@ impl Hand {
             }
         }
         fixed.into_iter().map(|(lever, reason)| Fixed { lever, reason }).collect()
+    }
+
+    /// Its vCPUs that stay whatever is asked for: where no agent takes them offline, or says that it cannot, those of its start.
+    pub(in crate::libvirt) fn cold(&self, vm: &VmId, definition: &Definition) -> CpuSet {
+        let plugs = definition.agent.is_none() || self.ways.get(vm) == Some(&By::Plugging);
+        if plugs { vcpus::cold(definition) } else { CpuSet::default() }
     }
 
     /// Only these VMs are left.
@@ -245,6 +252,22 @@ mod tests {
             fixed.iter().any(|fixed| fixed.lever == LeverKind::Online)
         };
         assert_eq!([2, 3, 4].map(stays), [true, false, false]);
+    }
+
+    #[test]
+    fn vcpus_of_its_start_stay_unless_an_agent_takes_them_offline() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        let vcpu = |(id, hot)| format!("<vcpu id='{id}' enabled='yes' hotpluggable='{hot}'/>");
+        let vcpus: String = (0..4).zip(["no", "no", "yes", "yes"]).map(vcpu).collect();
+        let xml = format!("<domain><vcpu>4</vcpu><vcpus>{vcpus}</vcpus></domain>");
+        let silent = Definition::parse(&xml).unwrap();
+        let with_agent = Definition { agent: Some(true), ..silent.clone() };
+        let cold = |hand: &Hand| [&silent, &with_agent].map(|of| hand.cold(&vm, of).len());
+        assert_eq!(cold(&hand), [2, 0], "nothing was asked of the agent yet");
+        hand.saw(&vm, &CpuSet::first(4), By::Plugging);
+        assert_eq!(cold(&hand), [2, 2], "it says that it cannot");
+        hand.saw(&vm, &CpuSet::first(4), By::Agent);
+        assert_eq!(cold(&hand), [2, 0]);
     }
 
     #[test]
