@@ -283,7 +283,8 @@ impl<'a> Daemon<'a> {
             self.looked |= self.steps == 1;
             return self.config.policy.interval();
         }
-        if let Some(keeper) = &self.keeper {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.find_anew(&mut *self.machine, &snapshot);
             heed(&mut self.controller, keeper.entries());
             keeper.leave_theirs(&mut snapshot);
         }

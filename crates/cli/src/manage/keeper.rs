@@ -37,8 +37,8 @@ use note::travels;
 pub(super) use note::{Note, Setting};
 pub(super) use ours::is_guests;
 use ours::{
-    by_call, grown, in_parts, is_ours, is_outdated, rest_of_ours, same, shrunk, somebody_put_back,
-    without_burst,
+    by_call, grown, in_parts, is_ours, is_outdated, may_be_back, rest_of_ours, same, shrunk,
+    somebody_put_back, without_burst,
 };
 pub(super) use theirs::LEFT_UNTIL;
 use theirs::without_ours;
@@ -54,6 +54,9 @@ pub(crate) struct Keeper {
     theirs: BTreeSet<(VmId, Lever)>,
     /// Settings that somebody else made what they were before us.
     put_back: BTreeSet<(VmId, Lever)>,
+    /// Settings that somebody may have changed before the configuration was read again: what they are is what they were, then. If the guest
+    /// has not answered since, what the first look after that showed.
+    anew: BTreeMap<(VmId, Lever), Option<Value>>,
     /// What each VM carries with it.
     kept: BTreeMap<VmId, String>,
     /// Notes that VMs carry which make no sense here, as those of another version: they are left alone.
@@ -94,13 +97,14 @@ impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| entry.key()).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
-        let (strays, pcpus) = Default::default();
+        let (strays, pcpus, anew) = Default::default();
         let heard = BTreeSet::new();
         let (untried, batches, as_wanted, just_written, groups) = Default::default();
         Keeper {
             journal,
             theirs,
             put_back,
+            anew,
             kept,
             foreign,
             strays,

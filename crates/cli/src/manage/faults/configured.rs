@@ -1,6 +1,7 @@
-//! A configuration that was read while the machine did not answer.
+//! A configuration that is read again: while the machine does not answer, and after somebody changed something.
 
-use super::daemons::{QUICK, ruled};
+use super::daemons::{QUICK, at_most, ruled};
+use super::stories::{begun, first, weighing};
 use super::whole::{Whole, configured};
 use super::*;
 use crate::manage::log::Level;
@@ -37,4 +38,86 @@ fn what_is_reserved_and_is_not_there_is_refused_at_the_first_look_where_the_mach
     whole.machine.0.borrow_mut().deaf = true;
     whole.configure(&reserves("0"));
     assert_eq!(look(&mut whole), (None, 0, true));
+}
+
+/// vCPUs that somebody set are in the log as soon as a look shows them, long before they are to be changed again.
+#[test]
+fn vcpus_that_somebody_set_are_sized_anew_once_the_configuration_was_read_again_whoever_found_them_until_then()
+ {
+    let dir = directory();
+    let args = configured(dir.path());
+    let rarely = &at_most(1).replace("lever_ms = 50", "lever_ms = 2000");
+    let mut whole = ruled(&args, dir.path(), rarely);
+    whole.start(None);
+    (0..5).for_each(|_| whole.step(None));
+    let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
+    let vcpus = |count| Value::Vcpus(CpuSet::first(count));
+    assert_eq!(online(&whole), vcpus(1));
+    whole.machine.0.borrow_mut().write(3, Lever::Online, &vcpus(3)).unwrap();
+    let by_somebody = |whole: &mut Whole<'_>, steps: u32| {
+        let lines = said(|| (0..steps).for_each(|_| whole.step(None)));
+        let is = |line: &&(Level, String)| {
+            ["changed by", "left alone"].iter().any(|what| line.1.starts_with(what))
+        };
+        lines.iter().filter(is).count()
+    };
+    assert_eq!(by_somebody(&mut whole, 5), 1, "it is said");
+    // While its guest hangs nobody knows what it is.
+    whole.machine.0.borrow_mut().hung.insert(3);
+    whole.configure(rarely);
+    whole.step(None);
+    whole.machine.0.borrow_mut().heal();
+    assert_eq!(by_somebody(&mut whole, 100), 0, "it is left alone no more");
+    assert_eq!(online(&whole), vcpus(1));
+    // What he makes it now is his again.
+    whole.machine.0.borrow_mut().write(3, Lever::Online, &vcpus(2)).unwrap();
+    assert_eq!(by_somebody(&mut whole, 100), 1);
+    assert_eq!((online(&whole), whole.end(None)), (vcpus(2), Some(true)));
+    assert_eq!(online(&whole), vcpus(2));
+}
+
+#[test]
+fn what_somebody_sets_after_the_configuration_was_read_again_is_his_though_his_guest_had_not_answered_by_then()
+ {
+    for later in [None, Some(2)] {
+        let (_dir, mut story) = begun();
+        let plan = [story.action(1, Lever::Online, first(1))];
+        story.step(&plan, None);
+        story.machine.write(1, Lever::Online, &first(3)).unwrap();
+        story.machine.hung.insert(1);
+        story.keeper.as_mut().unwrap().try_again();
+        let find = |story: &mut Story| {
+            let seen = story.machine.observe().unwrap();
+            story.keeper.as_mut().unwrap().find_anew(&mut story.machine, &seen);
+        };
+        find(&mut story);
+        story.machine.heal();
+        let his = later.unwrap_or(3);
+        story.machine.write(1, Lever::Online, &first(his)).unwrap();
+        find(&mut story);
+        let result = story.apply(&plan).remove(0).result;
+        assert_eq!(result.is_ok(), later.is_none(), "{result:?}");
+        story.expected.insert((1, Lever::Online), first(his));
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
+fn what_somebody_put_back_before_the_configuration_was_read_again_is_changed_anew() {
+    let (_dir, mut story) = begun();
+    let set = |story: &mut Story, weight| {
+        let action = story.action(1, Lever::Weight, weighing(weight));
+        story.apply(&[action]).remove(0).result
+    };
+    let before = story.machine.truth(1, Lever::Weight);
+    assert!(set(&mut story, 200).is_ok());
+    story.machine.write(1, Lever::Weight, &before).unwrap();
+    let seen = story.machine.observe().unwrap();
+    let keeper = story.keeper.as_mut().unwrap();
+    keeper.try_again();
+    keeper.find_anew(&mut story.machine, &seen);
+    assert!(set(&mut story, 300).is_ok(), "not that it was put back");
+    story.end();
+    story.check().unwrap();
 }

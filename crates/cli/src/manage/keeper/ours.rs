@@ -109,9 +109,14 @@ pub(super) fn rest_of_ours(entry: &Entry, current: &Value) -> Option<Value> {
         .then_some(Value::Limit(Limit { burst_us, ..*now }))
 }
 
-/// Whether somebody made a setting what it was before us. Of what changes by itself as vCPUs, guests and threads come and go,
-/// nobody can tell.
+/// Whether somebody made a setting what it was before us.
 pub(super) fn somebody_put_back(entry: &Entry, current: &Value) -> bool {
+    may_be_back(entry) && same(&entry.original, current)
+}
+
+/// Whether it is somebody else who made a setting what it was before us, if it is that. Of what changes by itself as vCPUs, guests and
+/// threads come and go, nobody can tell.
+pub(super) fn may_be_back(entry: &Entry) -> bool {
     let stays = matches!(
         entry.lever.kind(),
         LeverKind::Weight
@@ -121,7 +126,7 @@ pub(super) fn somebody_put_back(entry: &Entry, current: &Value) -> bool {
             | LeverKind::Nodes
     );
     let ours = entry.pending || entry.wrote.iter().any(|wrote| same(wrote, &entry.original));
-    stays && !ours && same(&entry.original, current)
+    stays && !ours
 }
 
 /// Whether a first change goes by what somebody changed since: a look may show a group's settings as they were some seconds ago. A weight

@@ -1,12 +1,16 @@
 //! What somebody else changed after us: that stands, and is left alone.
 
+use std::collections::BTreeSet;
+
 use corefit_core::CpuSet;
 use corefit_core::decide::Action;
 use corefit_core::machine::{Act, Fixed, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
 
-use super::{Keeper, grown, is_guests, is_ours, key, rest_of_ours, same, shrunk};
+use super::{
+    Keeper, grown, is_guests, is_ours, key, may_be_back, rest_of_ours, same, shrunk, somebody_put_back,
+};
 use crate::manage::journal::Entry;
-use crate::manage::present;
+use crate::manage::{present, systemd};
 
 /// When vCPUs are sized again that somebody else set.
 pub(in crate::manage) const LEFT_UNTIL: &str =
@@ -36,9 +40,10 @@ impl Keeper {
         (!ours).then_some(now)
     }
 
-    /// The same by the look before the last batch.
+    /// The same by the look before the last batch; nothing of what is to be as it is then.
     pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
-        let ours = self.just_written.contains(&entry.key());
+        let key = entry.key();
+        let ours = self.just_written.contains(&key) || self.anew.contains_key(&key);
         if ours { None } else { Keeper::changed_since(entry, vm, offline) }
     }
 
@@ -51,10 +56,59 @@ impl Keeper {
         }
     }
 
-    /// What somebody put back may be changed again, and so may vCPUs that he set: what he made them is what they were, then.
+    /// What somebody put back may be changed again, and so may vCPUs that he set: what he made them is what they were, then. It may not
+    /// have been found yet: a setting is read before it is written, which may be much later, though a look shows it at once.
     pub(crate) fn try_again(&mut self) {
         self.put_back.clear();
         self.theirs.retain(|(_, lever)| *lever != Lever::Online);
+        let free = |entry: &&Entry| !self.owes(entry) && (entry.lever == Lever::Online || may_be_back(entry));
+        self.anew = self.entries().iter().filter(free).map(|entry| (entry.key(), None)).collect();
+    }
+
+    /// Finds what somebody had changed when the configuration was read again, with the first look after that. Guests are asked while there
+    /// is time; of one that does not answer that counts which the look shows, once it says the same.
+    pub(crate) fn find_anew(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
+        let in_time = self.in_time();
+        let (_, offline) = snapshot.pcpu_sets();
+        let mut found = BTreeSet::new();
+        for (key, shown) in std::mem::take(&mut self.anew) {
+            let vm = snapshot.vms.iter().find(|vm| vm.id == key.0);
+            let entry = self.entries_of(&key.0).find(|entry| entry.lever == key.1).cloned();
+            let Some((vm, entry)) = vm.zip(entry) else { continue };
+            if key.1 != Lever::Online {
+                // A look tells whether it is worth while.
+                let is_back = present::of(vm, key.1).is_some_and(|now| same(&now, &entry.original));
+                let back = is_back
+                    && machine.current(&key.0, key.1).is_ok_and(|now| somebody_put_back(&entry, &now));
+                found.extend(back.then_some(key));
+                continue;
+            }
+            let is_silent = vm.guest.is_none() && self.late.contains(&vm.id);
+            let current = (!is_silent && in_time()).then(|| machine.current(&key.0, key.1));
+            if let Some(current) = &current {
+                self.hear(&key.0, key.1, current);
+            }
+            systemd::goes_on();
+            match current {
+                Some(Ok(now)) => {
+                    let before = shown.is_none_or(|shown| same(&shown, &now));
+                    found.extend((before && self.is_his(machine, &entry, &now)).then_some(key));
+                }
+                None | Some(Err(MachineError::Gone(_) | MachineError::Untried(_))) => {
+                    let shown = shown.or_else(|| Keeper::changed_since(&entry, vm, &offline));
+                    self.anew.extend(shown.map(|shown| (key, Some(shown))));
+                }
+                Some(Err(_)) => {}
+            }
+        }
+        if found.is_empty() {
+            return;
+        }
+        self.journal.retain(|entry| !found.contains(&entry.key()));
+        // If that fails, it is written with the next batch; whoever comes after a kill before finds that it is not ours.
+        let _ = self.journal.write();
+        self.note_again(machine);
+        self.take_notes_back(machine);
     }
 
     /// Whether a setting is somebody else's by now, or he put it back.
@@ -76,8 +130,7 @@ impl Keeper {
             *found = grown;
         }
         let entry = found.clone();
-        let ours = self.has_ours(machine, &entry, current);
-        if ours || same(&entry.original, current) || machine.lost(vm, lever) {
+        if !self.is_his(machine, &entry, current) {
             return None;
         }
         let now = present::text(&without_ours(machine, &entry, current));
@@ -86,6 +139,14 @@ impl Keeper {
         // With the next change of it, if not now.
         let _ = self.note(machine, vm);
         Some(MachineError::Denied(format!("{}: it was {now} then", self.stands(vm, lever))))
+    }
+
+    /// Whether somebody else gave a setting the value that it has.
+    fn is_his(&self, machine: &mut dyn Act, entry: &Entry, current: &Value) -> bool {
+        let grown = grown(entry, current);
+        let entry = grown.as_ref().unwrap_or(entry);
+        let ours = self.has_ours(machine, entry, current);
+        !ours && !same(&entry.original, current) && !machine.lost(&entry.vm, entry.lever)
     }
 
     /// Whether a setting still has a value that we gave it, but for what somebody else took from it.
