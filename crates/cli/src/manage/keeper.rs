@@ -50,8 +50,8 @@ const READING: u32 = 4;
 /// Applies plans to one machine.
 pub(crate) struct Keeper {
     journal: Journal,
-    /// Settings that somebody else changed after us.
-    theirs: BTreeSet<(VmId, Lever)>,
+    /// Settings that somebody else changed after us: what was known of each, and what he made it when that was found.
+    theirs: BTreeMap<(VmId, Lever), (Entry, Value)>,
     /// Settings that somebody else made what they were before us.
     put_back: BTreeSet<(VmId, Lever)>,
     /// Settings that somebody may have changed before the configuration was read again: what they are is what they were, then. If the guest
@@ -222,8 +222,9 @@ impl Keeper {
         if let Err(error) = written {
             self.journal.replace(before.clone());
             // What was found to be somebody else's just now is so all the same.
-            self.journal
-                .retain(|entry| ![&self.theirs, &self.put_back].iter().any(|of| of.contains(&entry.key())));
+            self.journal.retain(|entry| {
+                !self.theirs.contains_key(&entry.key()) && !self.put_back.contains(&entry.key())
+            });
             // Not for good: a disk is full until somebody makes room.
             let why = MachineError::Untried(format!(
                 "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
@@ -321,7 +322,7 @@ impl Keeper {
     /// Notes in the journal what a setting is and is going to be; the result, if nothing is to be written.
     fn intend(&mut self, machine: &mut dyn Act, action: &Action) -> Option<Result<Value, MachineError>> {
         let Action { vm, lever, to, .. } = action;
-        if self.theirs.contains(&(vm.clone(), *lever)) {
+        if self.theirs.contains_key(&(vm.clone(), *lever)) {
             return Some(Err(MachineError::Denied(self.stands(vm, *lever))));
         }
         if self.put_back.contains(&(vm.clone(), *lever)) {

@@ -300,6 +300,7 @@ mod tests {
             before: "100".into(),
             made: "200".into(),
             changed_to: None,
+            left_alone: false,
             pending,
         }
     }

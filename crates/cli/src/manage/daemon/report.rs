@@ -162,7 +162,7 @@ impl Daemon<'_> {
     /// What somebody else made of settings that are changed, each value once.
     fn changed(&mut self, vms: &[VmStatus]) {
         for (vm, setting) in vms.iter().flat_map(|vm| vm.settings.iter().map(move |setting| (vm, setting))) {
-            let Some(now) = &setting.changed_to else { continue };
+            let Some(now) = setting.changed_to.as_ref().filter(|_| !setting.left_alone) else { continue };
             if self.told.is_new(&changed(&VmId(vm.id.clone()), &setting.lever), now) {
                 let vcpus = setting.lever == Lever::Online.name(false);
                 let until = if vcpus { format!(" {LEFT_UNTIL}") } else { String::new() };

@@ -1,8 +1,11 @@
 //! What somebody else changes meanwhile.
 
+use corefit_core::decide::{Policy, Step};
+
 use super::faulty::Fault;
 use super::stories::{begun, first, longer, no_limit, weighing};
 use super::*;
+use crate::manage::status::{Setting, VmStatus};
 
 #[test]
 fn what_an_administrator_changed_is_left_alone_and_said_once() {
@@ -489,6 +492,51 @@ fn of_a_vcpus_limit_that_was_refused_after_a_part_at_the_end_nothing_stays() {
     story.machine.refusing.insert(0, None);
     story.start(None);
     assert!(!story.machine.refusing.contains_key(&0), "it was refused");
+    story.end();
+    story.check().unwrap();
+}
+
+/// A pin is never written again, a weight is: that is when it is found to be somebody else's.
+#[test]
+fn what_somebody_made_of_a_setting_is_shown_also_once_it_was_found_to_be_his() {
+    let (_dir, mut story) = begun();
+    let levers = [
+        (Lever::Weight, weighing(200), weighing(300), weighing(700)),
+        (Lever::Online, first(2), first(1), first(3)),
+    ];
+    let plan = |story: &Story, to: fn(&(Lever, Value, Value, Value)) -> &Value| {
+        levers.iter().map(|lever| story.action(1, lever.0, to(lever).clone())).collect::<Vec<_>>()
+    };
+    let (once, again) = (plan(&story, |lever| &lever.1), plan(&story, |lever| &lever.2));
+    story.step(&once, None);
+    for (lever, _, _, his) in &levers {
+        story.machine.write(1, *lever, his).unwrap();
+        story.expected.insert((1, *lever), his.clone());
+    }
+    let shown = |story: &mut Story| {
+        let (keeper, seen) = (story.keeper.as_ref().unwrap(), story.machine.observe().unwrap());
+        let vm = seen.vms.iter().find(|vm| vm.id == story.machine.id(1)).unwrap();
+        let (step, policy) = (Step::default(), Policy::default());
+        let status = VmStatus::of(vm, &step, (None, None), Some(keeper), &policy, &CpuSet::default());
+        let made =
+            |setting: &Setting| (setting.lever.clone(), setting.made.clone(), setting.changed_to.clone());
+        (status.settings.iter().map(made).collect::<Vec<_>>(), status.changed)
+    };
+    story.step(&[], None);
+    let before = shown(&mut story).0;
+    assert!(story.apply(&again).iter().all(|outcome| outcome.result.is_err()));
+    assert_eq!(story.keeper.as_ref().unwrap().entries(), []);
+    let (after, words) = shown(&mut story);
+    assert!(
+        before.len() == 2 && before.iter().all(|setting| after.contains(setting)),
+        "{before:?}, {after:?}"
+    );
+    let weight = "weight: somebody changed it to 700, which stands; corefit made it 200, before 100";
+    assert!(words.len() == 2 && words.iter().any(|line| line == weight), "{words:?}");
+    // What is as it was before corefit is nobody's.
+    story.machine.write(1, Lever::Weight, &weighing(100)).unwrap();
+    story.expected.insert((1, Lever::Weight), weighing(100));
+    assert_eq!(shown(&mut story).1.len(), 1);
     story.end();
     story.check().unwrap();
 }

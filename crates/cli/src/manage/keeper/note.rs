@@ -252,7 +252,7 @@ impl Keeper {
         self.foreign.retain(|vm, _| stays(vm));
         self.strays.retain(|vm| stays(vm));
         self.untried.retain(|(vm, _), _| stays(vm));
-        self.theirs.retain(|(vm, _)| stays(vm));
+        self.theirs.retain(|(vm, _), _| stays(vm));
         self.put_back.retain(|(vm, _)| stays(vm));
         self.told_at.retain(|vm, _| stays(vm));
         self.mute.retain(|vm| stays(vm));

@@ -40,16 +40,30 @@ impl Keeper {
         (!ours).then_some(now)
     }
 
-    /// The same by the look before the last batch; nothing of what is to be as it is then.
+    /// The same by the look before the last batch; nothing of what may be changed anew.
     pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
         let key = entry.key();
         let ours = self.just_written.contains(&key) || self.anew.contains_key(&key);
         if ours { None } else { Keeper::changed_since(entry, vm, offline) }
     }
 
+    /// Settings of a VM that somebody else changed and that are left alone, and what he made them: by a look, if that tells, else when it
+    /// was found. (Not what was made what it was before us.)
+    pub(crate) fn left_alone(
+        &self,
+        id: &VmId,
+        vm: Option<&VmState>,
+    ) -> impl Iterator<Item = (&Entry, Value)> {
+        let of = self.theirs.iter().filter(move |((of, _), _)| of == id).map(|(_, left)| left);
+        let now = move |(entry, found): &(Entry, Value)| {
+            vm.and_then(|vm| present::of(vm, entry.lever)).unwrap_or_else(|| found.clone())
+        };
+        of.map(move |left| (&left.0, now(left))).filter(|(entry, now)| !same(now, &entry.original))
+    }
+
     /// Weights that somebody else changed are no levers: the sum of siblings' weights would not stay.
     pub(crate) fn leave_theirs(&self, snapshot: &mut Snapshot) {
-        let theirs = |vm: &VmState| self.theirs.contains(&(vm.id.clone(), Lever::Weight));
+        let theirs = |vm: &VmState| self.theirs.contains_key(&(vm.id.clone(), Lever::Weight));
         for vm in snapshot.vms.iter_mut().filter(|vm| theirs(vm)) {
             let reason = self.stands(&vm.id, Lever::Weight);
             vm.fixed.push(Fixed { lever: LeverKind::Weight, reason });
@@ -60,7 +74,7 @@ impl Keeper {
     /// have been found yet: a setting is read before it is written, which may be much later, though a look shows it at once.
     pub(crate) fn try_again(&mut self) {
         self.put_back.clear();
-        self.theirs.retain(|(_, lever)| *lever != Lever::Online);
+        self.theirs.retain(|(_, lever), _| *lever != Lever::Online);
         let free = |entry: &&Entry| !self.owes(entry) && (entry.lever == Lever::Online || may_be_back(entry));
         self.anew = self.entries().iter().filter(free).map(|entry| (entry.key(), None)).collect();
     }
@@ -113,7 +127,7 @@ impl Keeper {
 
     /// Whether a setting is somebody else's by now, or he put it back.
     pub(crate) fn leaves(&self, action: &Action) -> bool {
-        self.theirs.contains(&key(action)) || self.put_back.contains(&key(action))
+        self.theirs.contains_key(&key(action)) || self.put_back.contains(&key(action))
     }
 
     /// What somebody else changed is left alone from now on, also by whoever finds the VM's note: why, if that is so of what a
@@ -133,12 +147,13 @@ impl Keeper {
         if !self.is_his(machine, &entry, current) {
             return None;
         }
-        let now = present::text(&without_ours(machine, &entry, current));
-        self.theirs.insert((vm.clone(), lever));
+        let now = without_ours(machine, &entry, current);
+        let text = present::text(&now);
+        self.theirs.insert(entry.key(), (entry, now));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         // With the next change of it, if not now.
         let _ = self.note(machine, vm);
-        Some(MachineError::Denied(format!("{}: it was {now} then", self.stands(vm, lever))))
+        Some(MachineError::Denied(format!("{}: it was {text} then", self.stands(vm, lever))))
     }
 
     /// Whether somebody else gave a setting the value that it has.

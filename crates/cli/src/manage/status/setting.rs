@@ -20,6 +20,9 @@ pub(crate) struct Setting {
     pub(crate) changed_to: Option<String>,
     /// It is to be put back, but could not be yet.
     pub(crate) pending: bool,
+    /// What somebody else made it was found when it was to be changed again: that was said then.
+    #[serde(skip)]
+    pub(crate) left_alone: bool,
 }
 
 impl Setting {
@@ -30,7 +33,22 @@ impl Setting {
         seen: Option<(&VmState, &CpuSet)>,
     ) -> Vec<(Setting, String)> {
         let changed = keeper.entries_of(vm).filter(|entry| !is_back(entry, seen.map(|seen| seen.0), keeper));
-        changed.map(|entry| Setting::of(entry, seen, keeper)).collect()
+        let left = keeper.left_alone(vm, seen.map(|seen| seen.0));
+        let left = left.map(|(entry, now)| Setting::left(entry, &now, keeper));
+        changed.map(|entry| Setting::of(entry, seen, keeper)).chain(left).collect()
+    }
+
+    /// One that somebody else made this, so that it is his.
+    fn left(entry: &Entry, now: &Value, keeper: &Keeper) -> (Setting, String) {
+        let (lever, made) = (keeper.called(&entry.vm, entry.lever), entry.wrote.last());
+        let [is, wrote, before] =
+            [Some(now), made, Some(&entry.original)].map(|v| v.map_or(String::new(), present::text));
+        let text = format!(
+            "{lever}: somebody changed it to {is}, which stands; corefit made it {wrote}, before {before}"
+        );
+        let (before, changed_to) = (entry.original.to_string(), Some(now.to_string()));
+        let made = made.map_or(String::new(), ToString::to_string);
+        (Setting { lever, before, made, changed_to, pending: false, left_alone: true }, text)
     }
 
     fn of(entry: &Entry, seen: Option<(&VmState, &CpuSet)>, keeper: &Keeper) -> (Setting, String) {
@@ -55,6 +73,7 @@ impl Setting {
             made: last.map_or(String::new(), ToString::to_string),
             changed_to: now.map(|now| now.to_string()),
             pending,
+            left_alone: false,
         };
         (setting, text)
     }
