@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corefit_core::decide::{Action, Arbiter, Controller, Forecast, Outcome, Policy, Rule, Sizer, Why};
 use corefit_core::machine::State;
-use corefit_core::{CpuId, CpuSet, Cpus, Quota};
+use corefit_core::{CpuId, CpuSet, Cpus, Quota, Weight};
 
 use crate::support::{ByCount, Toy, four, of_four, vm, with};
 

@@ -531,11 +531,12 @@ fn what_somebody_made_of_a_setting_is_shown_also_once_it_was_found_to_be_his() {
         before.len() == 2 && before.iter().all(|setting| after.contains(setting)),
         "{before:?}, {after:?}"
     );
-    let weight = "weight: somebody changed it to 700, which stands; corefit made it 200, before 100";
+    let weight = "weight: somebody changed it to 700, which stands; corefit made it 200, before 1024";
     assert!(words.len() == 2 && words.iter().any(|line| line == weight), "{words:?}");
     // What is as it was before corefit is nobody's.
-    story.machine.write(1, Lever::Weight, &weighing(100)).unwrap();
-    story.expected.insert((1, Lever::Weight), weighing(100));
+    let before = story.machine.first(1, Lever::Weight);
+    story.machine.write(1, Lever::Weight, &before).unwrap();
+    story.expected.insert((1, Lever::Weight), before);
     assert_eq!(shown(&mut story).1.len(), 1);
     story.end();
     story.check().unwrap();
