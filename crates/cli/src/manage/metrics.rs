@@ -188,7 +188,8 @@ fn text(status: &Status) -> String {
         ("vcpus_online", "gauge", "vCPUs that are online.", |vm| vm.online.map(|n| number(n as u64))),
         ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),
         ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
-            Some(number(vm.changed.len() as u64))
+            let theirs = vm.settings.iter().filter(|setting| setting.left_alone).count();
+            Some(number(vm.changed.len().saturating_sub(theirs) as u64))
         }),
         ("pending_settings", "gauge", "Settings to be put back that could not be yet.", |vm| {
             Some(number(vm.settings.iter().filter(|setting| setting.pending).count() as u64))
@@ -222,6 +223,8 @@ fn label(text: &str) -> String {
 mod tests {
     use super::*;
     use corefit_core::Cpus;
+
+    use super::super::status::Setting;
 
     fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -294,8 +297,8 @@ mod tests {
         assert!(median < page / 10, "{median:?}, and {page:?} for a page; {} times", waited.len());
     }
 
-    fn setting(pending: bool) -> super::super::status::Setting {
-        super::super::status::Setting {
+    fn setting(pending: bool) -> Setting {
+        Setting {
             lever: "weight".into(),
             before: "100".into(),
             made: "200".into(),
@@ -342,6 +345,7 @@ mod tests {
 
     #[test]
     fn each_number_of_a_vm_is_under_its_own_name() {
+        let left = Setting { left_alone: true, ..setting(false) };
         let vm = VmStatus {
             name: "a".into(),
             entitled: Some(Cpus(1.5)),
@@ -354,8 +358,8 @@ mod tests {
             vcpus: Some(8),
             online: Some(6),
             work: Some(77.0),
-            changed: vec!["weight".into(); 3],
-            settings: [true, false, true].map(setting).to_vec(),
+            changed: vec!["weight".into(); 4],
+            settings: [true, false, true].map(setting).into_iter().chain([left]).collect(),
             actions: 9,
             failures: 7,
             ..VmStatus::default()

@@ -102,6 +102,7 @@ fn one(vm: &Vm, change: &Change) -> String {
                 let how = match vm.fewer {
                     Fewer::ByGuest if vm.running => "--guest",
                     Fewer::AtStart => "--config",
+                    Fewer::Unplugged if vm.running && *number < vm.cold => "--config",
                     Fewer::ByGuest | Fewer::Unplugged => affects(vm),
                 };
                 format!("{} setvcpus {} {number} {how}", virsh(vm), domain(vm))
@@ -338,6 +339,9 @@ mod tests {
             vm.fewer = fewer;
             assert_eq!(one(&vm, &Change::Vcpus(2)), format!("virsh setvcpus a 2 {how}"));
         }
+        (vm.fewer, vm.cold) = (Fewer::Unplugged, 2);
+        assert_eq!(one(&vm, &Change::Vcpus(2)), "virsh setvcpus a 2 --live");
+        assert_eq!(one(&vm, &Change::Vcpus(1)), "virsh setvcpus a 1 --config");
         vm.running = false;
         assert_eq!(one(&vm, &Change::Vcpus(2)), "virsh setvcpus a 2 --config");
     }

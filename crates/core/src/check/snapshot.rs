@@ -96,9 +96,11 @@ impl Vm {
         self.class = seen.class.clone();
         self.starved = seen.starved();
         // (That its owner wants it to be left alone is no reason.)
-        let stays = seen.seen.fixed.iter().any(|fixed| fixed.lever == LeverKind::Online);
+        let lacks = |lever| seen.seen.fixed.iter().any(|fixed| fixed.lever == lever);
+        let stays = lacks(LeverKind::Online);
         // An agent that did not answer in time may do so when it is asked.
-        let has_agent = seen.seen.guest.is_some() || seen.seen.fixed(LeverKind::Told).is_none();
+        let has_agent = seen.seen.guest.is_some() || !lacks(LeverKind::Told);
+        self.cold = seen.seen.cold.len();
         self.fewer = match has_agent {
             _ if stays => Fewer::AtStart,
             true => Fewer::ByGuest,
@@ -169,6 +171,11 @@ mod tests {
         assert_eq!(fewer(&[], None), Fewer::ByGuest);
         assert_eq!(fewer(&[LeverKind::Told], None), Fewer::Unplugged);
         assert_eq!(fewer(&[LeverKind::Told, LeverKind::Online], None), Fewer::AtStart);
+        seen.vms[0].hands_off = true;
+        seen.vms[0].fixed.clear();
+        let mut vm = Vm::default();
+        vm.measure(&estimate(&seen, &seen).unwrap().vms[0]);
+        assert_eq!(vm.fewer, Fewer::ByGuest);
     }
 
     #[test]

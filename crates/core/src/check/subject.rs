@@ -80,6 +80,8 @@ pub struct Vm {
     pub running: bool,
     /// How it gets fewer vCPUs while it runs (libvirt).
     pub fewer: Fewer,
+    /// vCPUs that nobody can plug out.
+    pub cold: usize,
     /// Where its definition begins.
     pub place: Place,
     /// By number; with those that could be plugged in.

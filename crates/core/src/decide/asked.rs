@@ -26,7 +26,7 @@ pub(super) struct Asked {
     pub(super) order: Option<Vec<u32>>,
     /// vCPUs that stay online whatever is decided ([`VmState::cold`](crate::machine::VmState::cold)).
     pub(super) cold: CpuSet,
-    /// Its rule's, in vCPUs; at most no less than those that stay.
+    /// Its rule's, in vCPUs.
     pub(super) least: u32,
     pub(super) most: u32,
     /// pCPUs that it could use: at most those that it may, and no more than its cap and quotas of its vCPUs.
@@ -61,6 +61,11 @@ impl Asked {
     /// vCPUs that it can have at least.
     pub(super) fn fewest(&self) -> u32 {
         self.least.max(u32::try_from(self.cold.len()).unwrap_or(u32::MAX))
+    }
+
+    /// vCPUs that it can have at most.
+    pub(super) fn largest(&self) -> u32 {
+        self.most.max(self.fewest())
     }
 
     /// vCPUs that stay if it is granted so many pCPUs.

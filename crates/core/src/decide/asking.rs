@@ -72,7 +72,7 @@ impl Controller {
             let had = self.sizes.get(&vm.seen.id).filter(|_| bounds).map_or(&online, |(had, _)| had).clone();
             let all = known.could_have(all, &online, &had, seen.at);
             let cold = vm.seen.cold.clone();
-            let most = rule.max.unwrap_or(all).min(all).max(u32::try_from(cold.len()).unwrap_or(all)).max(1);
+            let most = rule.max.unwrap_or(all).min(all).max(1);
             let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
             let count = u32::try_from(online.len()).unwrap_or(all);
             let arbitrated = self.arbiter.is_some();

@@ -198,7 +198,7 @@ impl<'a> Ground<'a> {
             online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
             had: u32::try_from(asked.had.len()).unwrap_or(u32::MAX),
             least: asked.fewest(),
-            most: asked.most,
+            most: asked.largest(),
             each: asked.each,
             by_vcpus: self.seen.host.rule != WeightRule::Linux,
             share: self.share(asked, granted),
@@ -218,7 +218,7 @@ impl<'a> Ground<'a> {
             return Duration::ZERO;
         }
         let available = self.available.as_ref().map_or(f64::INFINITY, |all| all[asked.number].0);
-        SLICE.mul_f64(f64::from(asked.most) / available.max(0.5) / 4.0).min(LONGEST_TURN)
+        SLICE.mul_f64(f64::from(asked.largest()) / available.max(0.5) / 4.0).min(LONGEST_TURN)
     }
 
     /// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, or what it was granted of them, within its

@@ -550,11 +550,19 @@ fn vcpus_that_cannot_go_are_no_part_of_what_is_decided_and_no_guarantee() {
     let mut toy = Toy::new(4, vec![vm("a", 4, None, f64::from), vm("b", 4, None, f64::from)]);
     toy.vms[0].state.cold = CpuSet::first(3);
     let first = Rule { name: "b".into(), priority: Some(1), ..Rule::default() };
-    let mut controller = Controller::new(Policy { vm: vec![first], ..policy });
+    let mut controller = Controller::new(Policy { vm: vec![first], ..policy.clone() });
     toy.rule(&mut controller, 30);
     let given = controller.step(&toy.observe()).unwrap().given;
     let given = given.iter().map(|given| (given.vm.0.as_str(), given.pcpus)).collect::<Vec<_>>();
     assert_eq!((given, toy.online(0)), (vec![("a", 1), ("b", 3)], 3));
+    // So it does where it may have fewer than those that stay.
+    let max = Rule { name: "a".into(), max: Some(1), ..Rule::default() };
+    let policy = Policy { vm: vec![max], ..policy };
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, f64::from)]);
+    toy.vms[0].state.cold = CpuSet::first(3);
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 30);
+    assert_eq!(controller.step(&toy.observe()).unwrap().given[0].pcpus, 1);
 }
 
 #[test]

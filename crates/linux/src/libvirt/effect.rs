@@ -1,6 +1,6 @@
 //! Which libvirtd a URI means: without one it is whatever the environment says, and one may have several names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
@@ -14,6 +14,8 @@ const CONF: &str = "/etc/libvirt/libvirt.conf";
 const HOST: &str = "qemu:///system";
 /// Where the host's sockets are.
 const USUAL: [&str; 2] = ["/run/libvirt", "/var/run/libvirt"];
+/// As many links in a path as the kernel follows.
+const LINKS: u32 = 40;
 
 /// The URI in effect: the one that is given, else that of `LIBVIRT_DEFAULT_URI`, else root's `uri_default` in libvirt.conf, else the
 /// host's.
@@ -51,13 +53,26 @@ pub fn known_as(uri: &str) -> String {
     }
 }
 
-/// Where a socket is, without links, `..` and the like; as it is written where it is not there.
+/// The directory of a socket, without links, `..` and the like: whether it is there or not, as libvirtd may begin later.
 fn real_dir(socket: &str) -> Option<String> {
-    let (dir, _) = socket.rsplit_once('/')?;
-    let real =
-        Path::new(socket).canonicalize().ok().and_then(|socket| socket.parent().map(Path::to_path_buf));
-    let real = real.or_else(|| Path::new(dir).canonicalize().ok());
-    Some(real.map_or_else(|| dir.into(), |real| real.to_string_lossy().into_owned()))
+    let path = Path::new(socket);
+    let (mut real, mut links) = (PathBuf::new(), 0);
+    let mut rest: Vec<PathBuf> = path.components().rev().map(|part| part.as_os_str().into()).collect();
+    while let Some(part) = rest.pop() {
+        if part == Path::new("..") {
+            real.pop();
+            continue;
+        }
+        match real.join(&part).read_link() {
+            Ok(target) if links < LINKS => {
+                links += 1;
+                rest.extend(target.components().rev().map(|part| PathBuf::from(part.as_os_str())));
+            }
+            // (A root begins anew.)
+            _ => real.push(part),
+        }
+    }
+    real.parent().map(|dir| dir.to_string_lossy().into_owned())
 }
 
 /// `uri_default = "…"`.
@@ -85,14 +100,22 @@ mod tests {
         // However its path is spelled.
         let scratch = tempfile::tempdir().unwrap();
         let (dir, link) = (scratch.path().join("run"), scratch.path().join("link"));
-        std::fs::create_dir(&dir).unwrap();
-        std::fs::write(dir.join("libvirt-sock"), "").unwrap();
         std::os::unix::fs::symlink(&dir, &link).unwrap();
-        std::os::unix::fs::symlink(dir.join("libvirt-sock"), scratch.path().join("sock")).unwrap();
+        std::os::unix::fs::symlink("link/libvirt-sock", scratch.path().join("sock")).unwrap();
+        std::os::unix::fs::symlink("/run/libvirt/libvirt-sock", scratch.path().join("usual")).unwrap();
         let known =
             |path: &str| known_as(&format!("qemu+unix:///system?socket={}/{path}", scratch.path().display()));
-        for path in ["/run/libvirt-sock", "link/libvirt-sock", "link/../run/libvirt-sock-ro", "sock"] {
-            assert_eq!(known(path), known("run/libvirt-sock"), "{path}");
+        let at_run = known("run/libvirt-sock");
+        // libvirtd may come and go.
+        for there in [false, true] {
+            for path in ["/run/libvirt-sock", "link/libvirt-sock", "link/../run/libvirt-sock-ro", "sock"] {
+                assert_eq!(known(path), at_run, "{path}, {there}");
+            }
+            assert_eq!(known("usual"), known_as("qemu:///system"));
+            if !there {
+                std::fs::create_dir(&dir).unwrap();
+                std::fs::write(dir.join("libvirt-sock"), "").unwrap();
+            }
         }
         let all = ["qemu:///session", "qemu+ssh://a/system", "qemu+ssh://b/system", "test:///default"];
         for (number, uri) in all.iter().enumerate() {

@@ -20,8 +20,8 @@ pub(crate) struct Setting {
     pub(crate) changed_to: Option<String>,
     /// It is to be put back, but could not be yet.
     pub(crate) pending: bool,
-    /// What somebody else made it was found when it was to be changed again: that was said then.
-    #[serde(skip)]
+    /// What somebody else made it was found when it was to be changed again: it is not ours any more, which was said then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) left_alone: bool,
 }
 
@@ -33,7 +33,8 @@ impl Setting {
         seen: Option<(&VmState, &CpuSet)>,
     ) -> Vec<(Setting, String)> {
         let changed = keeper.entries_of(vm).filter(|entry| !is_back(entry, seen.map(|seen| seen.0), keeper));
-        let left = keeper.left_alone(vm, seen.map(|seen| seen.0));
+        // At the end only what is left to do is shown.
+        let left = keeper.left_alone(vm, seen.map(|seen| seen.0)).filter(|_| !keeper.ends());
         let left = left.map(|(entry, now)| Setting::left(entry, &now, keeper));
         changed.map(|entry| Setting::of(entry, seen, keeper)).chain(left).collect()
     }

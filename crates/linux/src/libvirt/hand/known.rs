@@ -43,7 +43,8 @@ impl Hand {
 
     /// Its vCPUs that stay whatever is asked for: where no agent takes them offline, or says that it cannot, those of its start.
     pub(in crate::libvirt) fn cold(&self, vm: &VmId, definition: &Definition) -> CpuSet {
-        let plugs = definition.agent.is_none() || self.ways.get(vm) == Some(&By::Plugging);
+        let plugs =
+            definition.agent.is_none() || matches!(self.ways.get(vm), Some(By::Plugging | By::Unheard));
         if plugs { vcpus::cold(definition) } else { CpuSet::default() }
     }
 
@@ -266,6 +267,8 @@ mod tests {
         assert_eq!(cold(&hand), [2, 0], "nothing was asked of the agent yet");
         hand.saw(&vm, &CpuSet::first(4), By::Plugging);
         assert_eq!(cold(&hand), [2, 2], "it says that it cannot");
+        hand.saw(&vm, &CpuSet::first(4), By::Unheard);
+        assert_eq!(cold(&hand), [2, 2], "they are plugged then, too");
         hand.saw(&vm, &CpuSet::first(4), By::Agent);
         assert_eq!(cold(&hand), [2, 0]);
     }
