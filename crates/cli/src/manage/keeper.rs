@@ -37,7 +37,7 @@ use note::travels;
 pub(super) use note::{Note, Setting};
 pub(super) use ours::is_guests;
 use ours::{
-    by_call, grown, in_parts, is_ours, is_outdated, may_be_back, rest_of_ours, same, shrunk,
+    by_call, grown, in_parts, is_ours, is_outdated, may_be_back, may_shrink, rest_of_ours, same, shrunk,
     somebody_put_back, without_burst,
 };
 pub(super) use theirs::LEFT_UNTIL;
@@ -430,8 +430,11 @@ impl Keeper {
                     // Some user of the guest may have made it what was read.
                     let came = if told { to } else { read };
                     entry.ours(came.clone());
-                    // A guest may still be on its way, to the last of what we wrote; and so may be what nobody waited for any more.
-                    entry.pending = under_way && !refused && !same(read, to);
+                    // A guest may still be on its way, to the last of what we wrote, or yet let go of what it was asked for before that; and
+                    // so may be what nobody waited for any more.
+                    let is_late = matches!(done, Err(MachineError::Gone(_))) || machine.lets_go(vm).is_some();
+                    let may_come = !same(read, to) || is_late && may_shrink(entry, read);
+                    entry.pending = under_way && !refused && may_come;
                     if entry.pending {
                         entry.ours(to.clone());
                     } else {
@@ -497,6 +500,8 @@ impl Keeper {
             // A look may be of before it was asked, and does not tell everything.
             match machine.current(&entry.vm, entry.lever) {
                 Ok(now) if !same(&now, &to) => {}
+                // It would be somebody else's once the guest lets go.
+                Ok(now) if machine.lets_go(&entry.vm).is_some() && may_shrink(entry, &now) => {}
                 Ok(_) if entry.lever == Lever::Online => {
                     (entry.pending, arrived) = (false, true);
                     entry.arrived(&[&to]);

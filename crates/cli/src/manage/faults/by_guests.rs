@@ -79,3 +79,35 @@ fn a_vcpu_that_a_guest_may_yet_let_go_is_waited_for() {
     story.end();
     story.check().unwrap();
 }
+
+/// The same where the number grows again before it goes, to what it was or not.
+#[test]
+fn a_vcpu_that_a_guest_may_yet_let_go_is_ours_though_all_that_are_wanted_are_there_again() {
+    for again in [VCPUS, VCPUS - 1] {
+        let (_dir, mut story) = begun();
+        story.step(&[story.action(1, Lever::Online, first(again))], None);
+        story.machine.losing.insert(1);
+        story.machine.letting_go.insert(1, LONG);
+        for vcpus in [1, again] {
+            story.apply(&[story.action(1, Lever::Online, first(vcpus))]);
+            assert_eq!(story.machine.truth(1, Lever::Online), first(vcpus));
+        }
+        let pending = |story: &mut Story| {
+            story.step(&[], None);
+            story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.pending).collect::<Vec<_>>()
+        };
+        assert_eq!([pending(&mut story), pending(&mut story)], [[true], [true]], "{again}");
+        // It lets go of one.
+        let left = Value::Vcpus("0,2".parse().unwrap());
+        story.machine.write(1, Lever::Online, &left).unwrap();
+        assert_eq!(pending(&mut story), [true]);
+        // Once it may let go of no more, what has come is no more on its way.
+        story.machine.heal();
+        story.machine.letting_go.clear();
+        story.apply(&[story.action(1, Lever::Online, first(again))]);
+        let done = if again == VCPUS { vec![] } else { vec![false] };
+        assert_eq!((pending(&mut story), story.machine.truth(1, Lever::Online)), (done, first(again)));
+        story.end();
+        story.check().unwrap();
+    }
+}

@@ -55,6 +55,12 @@ pub(super) fn is_ours(entry: &Entry, current: &Value) -> bool {
     }
 }
 
+/// Whether vCPUs are online of which we made it fewer: a guest that is late may yet let go of them.
+pub(super) fn may_shrink(entry: &Entry, current: &Value) -> bool {
+    let Value::Vcpus(current) = current else { return false };
+    entry.wrote.iter().any(|wrote| matches!(wrote, Value::Vcpus(wrote) if !current.is_within(wrote)))
+}
+
 /// The same setting with vCPUs that it never was about, and that are online now: somebody plugged them in, and they stay, whatever is made
 /// of the others. `None` if there are none.
 pub(super) fn grown(entry: &Entry, current: &Value) -> Option<Entry> {
