@@ -260,6 +260,7 @@ impl<'a> Daemon<'a> {
         let mut snapshot = match self.machine.observe() {
             Ok(snapshot) => snapshot,
             Err(error) => {
+                self.keeper.iter_mut().for_each(Keeper::saw_nothing);
                 self.trouble(self.unseen(error));
                 return self.config.policy.interval();
             }

@@ -103,6 +103,28 @@ fn what_somebody_sets_after_the_configuration_was_read_again_is_his_though_his_g
     }
 }
 
+/// Minutes may pass till the next look.
+#[test]
+fn what_somebody_sets_after_the_first_look_with_a_configuration_that_was_read_again_failed_is_his() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(1));
+    whole.start(None);
+    (0..5).for_each(|_| whole.step(None));
+    whole.machine.0.borrow_mut().deaf = true;
+    whole.configure(&at_most(1));
+    whole.step(None);
+    whole.machine.0.borrow_mut().heal();
+    let his = first(2);
+    whole.machine.0.borrow_mut().write(3, Lever::Online, &his).unwrap();
+    let lines = said(|| (0..5).for_each(|_| whole.step(None)));
+    let online = whole.machine.0.borrow_mut().truth(3, Lever::Online);
+    let is_said = |line: &(Level, String)| line.1.starts_with("changed by somebody else vm=vm3 ");
+    assert!(online == his && lines.iter().any(is_said), "{lines:?}");
+    assert_eq!(whole.end(None), Some(true));
+    assert_eq!(whole.machine.0.borrow_mut().truth(3, Lever::Online), his);
+}
+
 #[test]
 fn what_somebody_put_back_before_the_configuration_was_read_again_is_changed_anew() {
     let (_dir, mut story) = begun();

@@ -79,6 +79,11 @@ impl Keeper {
         self.anew = self.entries().iter().filter(free).map(|entry| (entry.key(), None)).collect();
     }
 
+    /// A look failed: what is changed till the next one may be of after the configuration was read again. Only what was shown before counts.
+    pub(crate) fn saw_nothing(&mut self) {
+        self.anew.retain(|_, shown| shown.is_some());
+    }
+
     /// Finds what somebody had changed when the configuration was read again, with the first look after that. Guests are asked while there
     /// is time; of one that does not answer that counts which the look shows, once it says the same.
     pub(crate) fn find_anew(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
