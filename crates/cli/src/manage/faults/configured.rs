@@ -127,19 +127,28 @@ fn what_somebody_sets_after_the_first_look_with_a_configuration_that_was_read_ag
 
 #[test]
 fn what_somebody_put_back_before_the_configuration_was_read_again_is_changed_anew() {
-    let (_dir, mut story) = begun();
-    let set = |story: &mut Story, weight| {
-        let action = story.action(1, Lever::Weight, weighing(weight));
-        story.apply(&[action]).remove(0).result
-    };
-    let before = story.machine.truth(1, Lever::Weight);
-    assert!(set(&mut story, 200).is_ok());
-    story.machine.write(1, Lever::Weight, &before).unwrap();
-    let seen = story.machine.observe().unwrap();
-    let keeper = story.keeper.as_mut().unwrap();
-    keeper.try_again();
-    keeper.find_anew(&mut story.machine, &seen);
-    assert!(set(&mut story, 300).is_ok(), "not that it was put back");
-    story.end();
-    story.check().unwrap();
+    let nodes = |list: &str| Value::Nodes(list.parse().ok());
+    // Looks show a weight, and neither those of helpers nor nodes, nor that there is no limit.
+    for (lever, made, anew) in [
+        (Lever::Weight, weighing(200), weighing(300)),
+        (Lever::HelperWeight, weighing(200), weighing(300)),
+        (Lever::Nodes, nodes("0"), nodes("1")),
+        (Lever::Quota, limit(50_000), limit(60_000)),
+    ] {
+        let (_dir, mut story) = begun();
+        let set = |story: &mut Story, value: &Value| {
+            let action = story.action(1, lever, value.clone());
+            story.apply(&[action]).remove(0).result
+        };
+        let before = story.machine.truth(1, lever);
+        assert_eq!(set(&mut story, &made), Ok(made));
+        story.machine.write(1, lever, &before).unwrap();
+        let seen = story.machine.observe().unwrap();
+        let keeper = story.keeper.as_mut().unwrap();
+        keeper.try_again();
+        keeper.find_anew(&mut story.machine, &seen);
+        assert_eq!(set(&mut story, &anew), Ok(anew), "not that it was put back");
+        story.end();
+        story.check().unwrap();
+    }
 }

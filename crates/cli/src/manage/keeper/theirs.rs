@@ -84,8 +84,8 @@ impl Keeper {
         self.anew.retain(|_, shown| shown.is_some());
     }
 
-    /// Finds what somebody had changed when the configuration was read again, with the first look after that. Guests are asked while there
-    /// is time; of one that does not answer that counts which the look shows, once it says the same.
+    /// Finds what somebody had changed when the configuration was read again, with the first look after that. All are asked while there is
+    /// time; of a guest that does not answer that counts which the look shows, once it says the same.
     pub(crate) fn find_anew(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
         let in_time = self.in_time();
         let (_, offline) = snapshot.pcpu_sets();
@@ -94,10 +94,12 @@ impl Keeper {
             let vm = snapshot.vms.iter().find(|vm| vm.id == key.0);
             let entry = self.entries_of(&key.0).find(|entry| entry.lever == key.1).cloned();
             let Some((vm, entry)) = vm.zip(entry) else { continue };
+            systemd::goes_on();
             if key.1 != Lever::Online {
-                // A look tells whether it is worth while.
-                let is_back = present::of(vm, key.1).is_some_and(|now| same(&now, &entry.original));
-                let back = is_back
+                // A look tells whether it is worth while, but not of all.
+                let may_be = present::of(vm, key.1).is_none_or(|now| same(&now, &entry.original));
+                let back = may_be
+                    && in_time()
                     && machine.current(&key.0, key.1).is_ok_and(|now| somebody_put_back(&entry, &now));
                 found.extend(back.then_some(key));
                 continue;
@@ -107,7 +109,6 @@ impl Keeper {
             if let Some(current) = &current {
                 self.hear(&key.0, key.1, current);
             }
-            systemd::goes_on();
             match current {
                 Some(Ok(now)) => {
                     let before = shown.is_none_or(|shown| same(&shown, &now));
