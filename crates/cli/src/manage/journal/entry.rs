@@ -36,8 +36,13 @@ impl Entry {
     pub(crate) fn ours(&mut self, value: Value) {
         self.wrote.retain(|known| *known != value);
         self.wrote.push(value);
-        let surplus = self.wrote.len().saturating_sub(WROTE);
-        self.wrote.drain(..surplus);
+        while self.wrote.len() > WROTE {
+            let oldest = self.wrote.remove(0);
+            // A guest may yet let go of all vCPUs that any of them lacks.
+            if let (Value::Vcpus(oldest), Value::Vcpus(next)) = (&oldest, &mut self.wrote[0]) {
+                *next = next.intersection(oldest);
+            }
+        }
     }
 
     /// Notes a value as one of ours, while the last that was written may still be on its way.

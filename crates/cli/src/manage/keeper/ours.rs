@@ -194,6 +194,16 @@ mod tests {
         assert!(!outdated(Lever::Online, &two, &one, &four), "writing looks itself");
     }
 
+    #[test]
+    fn a_guest_may_let_go_of_what_it_was_asked_for_first_however_often_it_was_asked_for_more_since() {
+        let mut entry = Entry { lever: Lever::Online, original: first(8), pending: true, ..entry("a") };
+        entry.wrote.clear();
+        (2..8).for_each(|vcpus| entry.ours(first(vcpus)));
+        let left = Value::Vcpus("0-1,3-6".parse().unwrap());
+        assert!(is_ours(&entry, &left) && may_shrink(&entry, &left));
+        assert!(!is_ours(&entry, &Value::Vcpus("0,3-6".parse().unwrap())), "nobody asked for that");
+    }
+
     fn first(vcpus: u32) -> Value {
         Value::Vcpus(CpuSet::first(vcpus))
     }
