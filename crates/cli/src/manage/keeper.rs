@@ -54,9 +54,8 @@ pub(crate) struct Keeper {
     theirs: BTreeMap<(VmId, Lever), (Entry, Value)>,
     /// Settings that somebody else made what they were before us.
     put_back: BTreeSet<(VmId, Lever)>,
-    /// Settings that somebody may have changed before the configuration was read again: what they are is what they were, then. If the guest
-    /// has not answered since, what the first look after that showed.
-    anew: BTreeMap<(VmId, Lever), Option<Value>>,
+    /// Settings that somebody may have changed before the configuration was read again: what they are is what they were, then.
+    anew: BTreeSet<(VmId, Lever)>,
     /// What each VM carries with it.
     kept: BTreeMap<VmId, String>,
     /// Notes that VMs carry which make no sense here, as those of another version: they are left alone.

@@ -62,11 +62,7 @@ fn vcpus_that_somebody_set_are_sized_anew_once_the_configuration_was_read_again_
         lines.iter().filter(is).count()
     };
     assert_eq!(by_somebody(&mut whole, 5), 1, "it is said");
-    // While its guest hangs nobody knows what it is.
-    whole.machine.0.borrow_mut().hung.insert(3);
     whole.configure(rarely);
-    whole.step(None);
-    whole.machine.0.borrow_mut().heal();
     assert_eq!(by_somebody(&mut whole, 100), 0, "it is left alone no more");
     assert_eq!(online(&whole), vcpus(1));
     // What he makes it now is his again.
@@ -74,33 +70,6 @@ fn vcpus_that_somebody_set_are_sized_anew_once_the_configuration_was_read_again_
     assert_eq!(by_somebody(&mut whole, 100), 1);
     assert_eq!((online(&whole), whole.end(None)), (vcpus(2), Some(true)));
     assert_eq!(online(&whole), vcpus(2));
-}
-
-#[test]
-fn what_somebody_sets_after_the_configuration_was_read_again_is_his_though_his_guest_had_not_answered_by_then()
- {
-    for later in [None, Some(2)] {
-        let (_dir, mut story) = begun();
-        let plan = [story.action(1, Lever::Online, first(1))];
-        story.step(&plan, None);
-        story.machine.write(1, Lever::Online, &first(3)).unwrap();
-        story.machine.hung.insert(1);
-        story.keeper.as_mut().unwrap().try_again();
-        let find = |story: &mut Story| {
-            let seen = story.machine.observe().unwrap();
-            story.keeper.as_mut().unwrap().find_anew(&mut story.machine, &seen);
-        };
-        find(&mut story);
-        story.machine.heal();
-        let his = later.unwrap_or(3);
-        story.machine.write(1, Lever::Online, &first(his)).unwrap();
-        find(&mut story);
-        let result = story.apply(&plan).remove(0).result;
-        assert_eq!(result.is_ok(), later.is_none(), "{result:?}");
-        story.expected.insert((1, Lever::Online), first(his));
-        story.end();
-        story.check().unwrap();
-    }
 }
 
 /// Minutes may pass till the next look.

@@ -40,10 +40,9 @@ impl Keeper {
         (!ours).then_some(now)
     }
 
-    /// The same by the look before the last batch; nothing of what may be changed anew.
+    /// The same by the look before the last batch.
     pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
-        let key = entry.key();
-        let ours = self.just_written.contains(&key) || self.anew.contains_key(&key);
+        let ours = self.just_written.contains(&entry.key());
         if ours { None } else { Keeper::changed_since(entry, vm, offline) }
     }
 
@@ -76,50 +75,41 @@ impl Keeper {
         self.put_back.clear();
         self.theirs.retain(|(_, lever), _| *lever != Lever::Online);
         let free = |entry: &&Entry| !self.owes(entry) && (entry.lever == Lever::Online || may_be_back(entry));
-        self.anew = self.entries().iter().filter(free).map(|entry| (entry.key(), None)).collect();
+        self.anew = self.entries().iter().filter(free).map(Entry::key).collect();
     }
 
-    /// A look failed: what is changed till the next one may be of after the configuration was read again. Only what was shown before counts.
+    /// A look failed: what is changed till the next one may be of after the configuration was read again.
     pub(crate) fn saw_nothing(&mut self) {
-        self.anew.retain(|_, shown| shown.is_some());
+        self.anew.clear();
     }
 
-    /// Finds what somebody had changed when the configuration was read again, with the first look after that. All are asked while there is
-    /// time; of a guest that does not answer that counts which the look shows, once it says the same.
+    /// Finds what somebody had changed when the configuration was read again: of vCPUs as far as the first look after that shows it, for
+    /// whatever else is found later is made since. All are asked while there is time.
     pub(crate) fn find_anew(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
-        let in_time = self.in_time();
-        let (_, offline) = snapshot.pcpu_sets();
-        let mut found = BTreeSet::new();
-        for (key, shown) in std::mem::take(&mut self.anew) {
+        let (anew, mut found) = (std::mem::take(&mut self.anew), BTreeSet::new());
+        let (in_time, (_, offline)) = (self.in_time(), snapshot.pcpu_sets());
+        for key in anew {
             let vm = snapshot.vms.iter().find(|vm| vm.id == key.0);
             let entry = self.entries_of(&key.0).find(|entry| entry.lever == key.1).cloned();
             let Some((vm, entry)) = vm.zip(entry) else { continue };
-            systemd::goes_on();
-            if key.1 != Lever::Online {
-                // A look tells whether it is worth while, but not of all.
-                let may_be = present::of(vm, key.1).is_none_or(|now| same(&now, &entry.original));
-                let back = may_be
-                    && in_time()
-                    && machine.current(&key.0, key.1).is_ok_and(|now| somebody_put_back(&entry, &now));
-                found.extend(back.then_some(key));
+            let (is_guests, shown) = (key.1 == Lever::Online, Keeper::changed_since(&entry, vm, &offline));
+            // Whether it is worth while to ask; a look does not tell of all settings.
+            let may_be = match is_guests {
+                true => shown.is_some(),
+                false => present::of(vm, key.1).is_none_or(|now| same(&now, &entry.original)),
+            };
+            if !may_be || !in_time() {
                 continue;
             }
-            let is_silent = vm.guest.is_none() && self.late.contains(&vm.id);
-            let current = (!is_silent && in_time()).then(|| machine.current(&key.0, key.1));
-            if let Some(current) = &current {
-                self.hear(&key.0, key.1, current);
-            }
-            match current {
-                Some(Ok(now)) => {
-                    let before = shown.is_none_or(|shown| same(&shown, &now));
-                    found.extend((before && self.is_his(machine, &entry, &now)).then_some(key));
-                }
-                None | Some(Err(MachineError::Gone(_) | MachineError::Untried(_))) => {
-                    let shown = shown.or_else(|| Keeper::changed_since(&entry, vm, &offline));
-                    self.anew.extend(shown.map(|shown| (key, Some(shown))));
-                }
-                Some(Err(_)) => {}
-            }
+            systemd::goes_on();
+            let current = machine.current(&key.0, key.1);
+            self.hear(&key.0, key.1, &current);
+            let Ok(now) = current else { continue };
+            let is_free = match is_guests {
+                true => shown.is_some_and(|shown| same(&shown, &now)) && self.is_his(machine, &entry, &now),
+                false => somebody_put_back(&entry, &now),
+            };
+            found.extend(is_free.then_some(key));
         }
         if found.is_empty() {
             return;
