@@ -496,11 +496,13 @@ impl Keeper {
             if seen.is_some_and(|seen| !same(&seen, &to)) {
                 continue;
             }
+            // Of what an earlier run asked for nobody knows how long the guest may yet let go.
+            let may_go = self.earlier.contains(&entry.key()) || machine.lets_go(&entry.vm).is_some();
             // A look may be of before it was asked, and does not tell everything.
             match machine.current(&entry.vm, entry.lever) {
                 Ok(now) if !same(&now, &to) => {}
                 // It would be somebody else's once the guest lets go.
-                Ok(now) if machine.lets_go(&entry.vm).is_some() && may_shrink(entry, &now) => {}
+                Ok(now) if may_go && may_shrink(entry, &now) => {}
                 Ok(_) if entry.lever == Lever::Online => {
                     (entry.pending, arrived) = (false, true);
                     entry.arrived(&[&to]);

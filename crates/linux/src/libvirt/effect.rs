@@ -63,6 +63,10 @@ fn real_dir(socket: &str) -> Option<String> {
             real.pop();
             continue;
         }
+        // (A link may begin with it.)
+        if part == Path::new(".") {
+            continue;
+        }
         match real.join(&part).read_link() {
             Ok(target) if links < LINKS => {
                 links += 1;
@@ -101,6 +105,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let (dir, link) = (scratch.path().join("run"), scratch.path().join("link"));
         std::os::unix::fs::symlink(&dir, &link).unwrap();
+        std::os::unix::fs::symlink("./run", scratch.path().join("dot")).unwrap();
         std::os::unix::fs::symlink("link/libvirt-sock", scratch.path().join("sock")).unwrap();
         std::os::unix::fs::symlink("/run/libvirt/libvirt-sock", scratch.path().join("usual")).unwrap();
         let known =
@@ -108,7 +113,13 @@ mod tests {
         let at_run = known("run/libvirt-sock");
         // libvirtd may come and go.
         for there in [false, true] {
-            for path in ["/run/libvirt-sock", "link/libvirt-sock", "link/../run/libvirt-sock-ro", "sock"] {
+            for path in [
+                "/run/libvirt-sock",
+                "link/libvirt-sock",
+                "link/../run/libvirt-sock-ro",
+                "sock",
+                "dot/libvirt-sock",
+            ] {
                 assert_eq!(known(path), at_run, "{path}, {there}");
             }
             assert_eq!(known("usual"), known_as("qemu:///system"));

@@ -152,7 +152,8 @@ fn change(
     if let Ok((_, Some(since))) = done {
         hand.asked_to_let_go(vm, since);
     }
-    match hand.plugged(vm, done.map(|(some, _)| some)) {
+    // That some go says nothing of those that were to go before, and are wanted now.
+    match hand.plugged(vm, done.map(|(some, since)| some && since.is_none())) {
         // One that may yet go keeps no other from coming back.
         Err(MachineError::Gone(why)) if by == By::Agent => late = Err(MachineError::Gone(why)),
         done => done?,

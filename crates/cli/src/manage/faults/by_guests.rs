@@ -111,3 +111,29 @@ fn a_vcpu_that_a_guest_may_yet_let_go_is_ours_though_all_that_are_wanted_are_the
         story.check().unwrap();
     }
 }
+
+/// Who comes after a kill does not know how long a guest may do so, before he asks it for something himself.
+#[test]
+fn a_vcpu_that_a_guest_may_yet_let_go_is_waited_for_by_who_comes_after_a_kill_though_all_are_there() {
+    for again in [VCPUS, VCPUS - 1] {
+        let (_dir, mut story) = begun();
+        story.step(&[story.action(1, Lever::Online, first(again))], None);
+        story.machine.losing.insert(1);
+        story.machine.letting_go.insert(1, LONG);
+        for vcpus in [1, again] {
+            story.apply(&[story.action(1, Lever::Online, first(vcpus))]);
+        }
+        story.keeper = None;
+        story.machine.letting_go.clear();
+        story.start(None);
+        let pending: Vec<bool> =
+            story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.pending).collect();
+        assert_eq!(pending, [true], "{again}");
+        // It lets go of one.
+        story.machine.write(1, Lever::Online, &Value::Vcpus("0,2".parse().unwrap())).unwrap();
+        story.machine.heal();
+        story.end();
+        story.check().unwrap();
+        assert_eq!(story.machine.truth(1, Lever::Online), first(VCPUS), "{again}");
+    }
+}

@@ -1,5 +1,7 @@
 //! A configuration that is read again: while the machine does not answer, and after somebody changed something.
 
+use corefit_core::machine::Fixed;
+
 use super::daemons::{QUICK, at_most, ruled};
 use super::stories::{begun, first, weighing};
 use super::whole::{Whole, configured};
@@ -70,6 +72,27 @@ fn vcpus_that_somebody_set_are_sized_anew_once_the_configuration_was_read_again_
     assert_eq!(by_somebody(&mut whole, 100), 1);
     assert_eq!((online(&whole), whole.end(None)), (vcpus(2), Some(true)));
     assert_eq!(online(&whole), vcpus(2));
+}
+
+/// Of a VM without agent libvirt tells how many there are.
+#[test]
+fn vcpus_that_somebody_plugged_before_the_configuration_was_read_again_are_plugged_out_anew() {
+    let (_dir, mut story) = begun();
+    let plan = [story.action(1, Lever::Online, first(1))];
+    story.step(&plan, None);
+    story.machine.write(1, Lever::Online, &first(3)).unwrap();
+    let (mut seen, id) = (story.machine.observe().unwrap(), story.machine.id(1));
+    let vm = seen.vms.iter_mut().find(|vm| vm.id == id).unwrap();
+    vm.guest = None;
+    vm.fixed.push(Fixed { lever: LeverKind::Told, reason: "it has no guest agent".into() });
+    let keeper = story.keeper.as_mut().unwrap();
+    keeper.try_again();
+    keeper.find_anew(&mut story.machine, &seen);
+    let result = story.apply(&plan).remove(0).result;
+    assert!(result.is_ok(), "{result:?}");
+    story.expected.insert((1, Lever::Online), first(3));
+    story.end();
+    story.check().unwrap();
 }
 
 /// Minutes may pass till the next look.

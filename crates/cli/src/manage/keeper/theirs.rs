@@ -92,7 +92,12 @@ impl Keeper {
             let vm = snapshot.vms.iter().find(|vm| vm.id == key.0);
             let entry = self.entries_of(&key.0).find(|entry| entry.lever == key.1).cloned();
             let Some((vm, entry)) = vm.zip(entry) else { continue };
-            let (is_guests, shown) = (key.1 == Lever::Online, Keeper::changed_since(&entry, vm, &offline));
+            let is_guests = key.1 == Lever::Online;
+            // (Of a VM without agent libvirt tells.)
+            let plugged =
+                || (is_guests && vm.guest.is_none() && present::online(vm).is_some()).then(|| vm.online());
+            let plugged = || plugged().map(Value::Vcpus).filter(|now| !is_ours(&entry, now));
+            let shown = Keeper::changed_since(&entry, vm, &offline).or_else(plugged);
             // Whether it is worth while to ask; a look does not tell of all settings.
             let may_be = match is_guests {
                 true => shown.is_some(),
