@@ -217,13 +217,15 @@ fn a_quota_that_an_administrator_sets_later_stands_and_that_is_said_also_after_a
     let group = or_skip!(Limited::start());
     let theirs = group.with(18_000, 160_000);
     let daemon = group.shaped(None);
+    // Whether each is somebody else's.
     let settings = || {
         let status = group.status();
-        status["vms"].as_array().and_then(|vms| Some(vms.first()?["settings"].as_array()?.len()))
+        let all = status["vms"].as_array()?.first()?["settings"].as_array()?.clone();
+        Some(all.iter().map(|setting| setting["left_alone"] == true).collect::<Vec<_>>())
     };
-    until("the status has it", || settings() == Some(1));
+    until("the status has it", || settings() == Some(vec![false]));
     group.set_quota(18_000);
-    until("it is changed no more", || settings() == Some(0));
+    until("it is changed no more", || settings() == Some(vec![true]));
     assert_eq!(group.files(), theirs, "{}", daemon.log());
     let steps = || group.status()["steps"].as_u64().unwrap_or(0);
     let then = steps();
