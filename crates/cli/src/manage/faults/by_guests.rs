@@ -80,21 +80,32 @@ fn a_vcpu_that_a_guest_may_yet_let_go_is_waited_for() {
     story.check().unwrap();
 }
 
+/// A guest that was asked for one vCPU, and for so many again before it let go of any: it may do so yet.
+fn late(again: u32) -> (tempfile::TempDir, Story) {
+    let (dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Online, first(again))], None);
+    story.machine.losing.insert(1);
+    story.machine.letting_go.insert(1, LONG);
+    for vcpus in [1, again] {
+        story.apply(&[story.action(1, Lever::Online, first(vcpus))]);
+        assert_eq!(story.machine.truth(1, Lever::Online), first(vcpus));
+    }
+    (dir, story)
+}
+
+/// Which of the settings in the journal are pending.
+fn pending(story: &Story) -> Vec<bool> {
+    story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.pending).collect()
+}
+
 /// The same where the number grows again before it goes, to what it was or not.
 #[test]
 fn a_vcpu_that_a_guest_may_yet_let_go_is_ours_though_all_that_are_wanted_are_there_again() {
     for again in [VCPUS, VCPUS - 1] {
-        let (_dir, mut story) = begun();
-        story.step(&[story.action(1, Lever::Online, first(again))], None);
-        story.machine.losing.insert(1);
-        story.machine.letting_go.insert(1, LONG);
-        for vcpus in [1, again] {
-            story.apply(&[story.action(1, Lever::Online, first(vcpus))]);
-            assert_eq!(story.machine.truth(1, Lever::Online), first(vcpus));
-        }
+        let (_dir, mut story) = late(again);
         let pending = |story: &mut Story| {
             story.step(&[], None);
-            story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.pending).collect::<Vec<_>>()
+            pending(story)
         };
         assert_eq!([pending(&mut story), pending(&mut story)], [[true], [true]], "{again}");
         // It lets go of one.
@@ -116,19 +127,11 @@ fn a_vcpu_that_a_guest_may_yet_let_go_is_ours_though_all_that_are_wanted_are_the
 #[test]
 fn a_vcpu_that_a_guest_may_yet_let_go_is_waited_for_by_who_comes_after_a_kill_though_all_are_there() {
     for again in [VCPUS, VCPUS - 1] {
-        let (_dir, mut story) = begun();
-        story.step(&[story.action(1, Lever::Online, first(again))], None);
-        story.machine.losing.insert(1);
-        story.machine.letting_go.insert(1, LONG);
-        for vcpus in [1, again] {
-            story.apply(&[story.action(1, Lever::Online, first(vcpus))]);
-        }
+        let (_dir, mut story) = late(again);
         story.keeper = None;
         story.machine.letting_go.clear();
         story.start(None);
-        let pending: Vec<bool> =
-            story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.pending).collect();
-        assert_eq!(pending, [true], "{again}");
+        assert_eq!(pending(&story), [true], "{again}");
         // It lets go of one.
         story.machine.write(1, Lever::Online, &Value::Vcpus("0,2".parse().unwrap())).unwrap();
         story.machine.heal();
