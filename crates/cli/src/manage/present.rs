@@ -29,7 +29,7 @@ pub(super) fn of(vm: &VmState, lever: Lever) -> Option<Value> {
 /// How many vCPUs are online (of a group: how many pCPUs it may use), if that is known: of a VM with a guest agent only the guest
 /// tells, for libvirt counts those that the guest took offline, too.
 pub(super) fn online(vm: &VmState) -> Option<usize> {
-    let no_agent = vm.fixed.iter().any(|fixed| fixed.lever == LeverKind::Told);
+    let no_agent = vm.lacks(LeverKind::Told).is_some();
     (vm.guest.is_some() || vm.is_group() || no_agent).then(|| vm.online().len())
 }
 

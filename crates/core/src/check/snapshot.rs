@@ -96,10 +96,9 @@ impl Vm {
         self.class = seen.class.clone();
         self.starved = seen.starved();
         // (That its owner wants it to be left alone is no reason.)
-        let lacks = |lever| seen.seen.fixed.iter().any(|fixed| fixed.lever == lever);
-        let stays = lacks(LeverKind::Online);
+        let stays = seen.seen.lacks(LeverKind::Online).is_some();
         // An agent that did not answer in time may do so when it is asked.
-        let has_agent = seen.seen.guest.is_some() || !lacks(LeverKind::Told);
+        let has_agent = seen.seen.guest.is_some() || seen.seen.lacks(LeverKind::Told).is_none();
         self.cold = seen.seen.cold.len();
         self.fewer = match has_agent {
             _ if stays => Fewer::AtStart,

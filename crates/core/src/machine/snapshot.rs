@@ -215,6 +215,12 @@ impl VmState {
         if self.hands_off {
             return Some("its owner set hands-off in its metadata");
         }
+        self.lacks(lever)
+    }
+
+    /// The same whatever its owner wants: why it does not have a lever.
+    #[must_use]
+    pub fn lacks(&self, lever: LeverKind) -> Option<&str> {
         self.fixed.iter().find(|fixed| fixed.lever == lever).map(|fixed| fixed.reason.as_str())
     }
 
