@@ -12,6 +12,8 @@ const TURN: f64 = 2.0;
 /// Who does less than this part of what it did with VCPU-Bal's number is no better off. (UA on 8 pCPUs does 0.97 of it with 16 vCPUs, but would
 /// not do that with 8 again.)
 const BEATEN: f64 = 0.8;
+/// Of who raced with others, which may have gained what it lost.
+const BEATEN_TOGETHER: f64 = 0.9;
 /// How it varies is known for so long, s.
 const VARIES: f64 = 120.0;
 
@@ -135,7 +137,8 @@ impl Found {
         let Some((value, best)) = now.value().zip(than.value()) else { return false };
         let counting = |stat: &Stat, value: f64| value / stat.units.max(1.0).sqrt();
         let error = counting(now, value).max(self.error(now.seconds)).hypot(counting(than, best));
-        value + error < BEATEN * best
+        let several = self.together.is_some_and(|together| together.vms > 1);
+        value + error < if several { BEATEN_TOGETHER } else { BEATEN } * best
     }
 
     /// What it did when it had this number and others had theirs, if that was more than this, which is otherwise than what was found.

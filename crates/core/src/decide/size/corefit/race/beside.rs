@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::fair::LOSES;
 use super::proof::SURE;
 use super::{Look, Member, Race, Stat, UNITS};
 use crate::machine::VmId;
@@ -168,14 +169,13 @@ impl Beside {
         let counting = if self.counts { sure * chance(now).hypot(chance(then)) } else { 0.0 };
         let turns = now.stat.error_of_turns() + then.stat.error_of_turns();
         let slack = turns + counting.min(COARSE);
-        let starves = || {
-            let ran = now.ran().zip(then.ran());
-            self.counts && ran.is_some_and(|(runs, ran)| runs < part * (1.0 - turns) * ran)
-        };
-        let less = less.is_some_and(|(gets, got)| {
-            gets < UNFAIR * (1.0 - slack) * due.map_or(got, |due| due.got.min(got))
-        });
-        less || starves()
+        let runs_so =
+            |part: f64| self.counts && now.ran().zip(then.ran()).is_some_and(|(runs, ran)| runs < part * ran);
+        let gets_so =
+            |part: f64| less.is_some_and(|(gets, got)| gets < part * due.map_or(got, |due| due.got.min(got)));
+        // Both tell of a loss that counting would hide: what spins in step runs less, and does more.
+        let loses = LOSES * (1.0 - turns);
+        gets_so(UNFAIR * (1.0 - slack)) || runs_so(part * (1.0 - turns)) || runs_so(loses) && gets_so(loses)
     }
 }
 

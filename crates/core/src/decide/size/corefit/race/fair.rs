@@ -4,8 +4,12 @@
 use super::proof::SURE;
 use super::{Member, Race, UNITS};
 
-/// None is to do less than this part.
+/// None is to do less than this part, by so many standard errors of counting as [`SURE`].
 const UNFAIR: f64 = 0.9;
+/// Where there is time to watch on, by one standard error; and whoever may do less than this is in doubt.
+const FAIR: f64 = 0.95;
+/// However coarsely its work is counted: who does less than this, and runs less than this, loses.
+pub(super) const LOSES: f64 = 0.9;
 
 impl Race {
     /// Whether that is so of one of several VMs that are tried together, or beside.
@@ -26,8 +30,32 @@ impl Race {
             return false;
         };
         let gives = member.counts[level] < member.bal;
-        let slack = if gives { 0.0 } else { SURE * now.chance(bursts).hypot(then.chance(bursts)) };
-        does < UNFAIR * (1.0 - slack) * did || gives && now.units.min(then.units) < UNITS
+        let (least, sure) = if self.patient { (FAIR, 1.0) } else { (UNFAIR, SURE) };
+        let slack = if gives { 0.0 } else { sure * now.chance(bursts).hypot(then.chance(bursts)) };
+        // What it runs is no matter of counting. (Of fewer vCPUs less may be wanted.)
+        let loses = LOSES * (1.0 - now.error_of_turns() - then.error_of_turns());
+        let runs_less = now.used().zip(then.used()).is_some_and(|(runs, ran)| runs < loses * ran);
+        let unfair = does < least * (1.0 - slack) * did || !gives && runs_less && does < loses * did;
+        unfair || gives && now.units.min(then.units) < UNITS
+    }
+
+    /// Whether it cannot be told of one of several VMs, by so many standard errors of counting, that it does as much at this level as with
+    /// VCPU-Bal's counts.
+    pub(super) fn is_doubtful(&self, level: usize, sure: f64) -> bool {
+        let bursts = self.bursts();
+        let may_lose = |member: &Member| {
+            let Some(bal) = self.bal_of(member).filter(|bal| *bal != level) else { return false };
+            let (now, then) = (member.seen_of(level), member.seen_of(bal));
+            let slack = sure * now.chance(bursts).hypot(then.chance(bursts));
+            let both = now.value().zip(then.value());
+            both.is_some_and(|(does, did)| does * (1.0 - slack) < FAIR * did)
+        };
+        self.members.len() > 1 && self.members.iter().any(may_lose)
+    }
+
+    /// The same of what was found: a race of some seconds tells little of who counts a few units in one.
+    pub(in super::super) fn doubts(&self) -> bool {
+        self.is_doubtful(self.turn, SURE)
     }
 
     /// The best level of those that harm nobody, if there are such.

@@ -235,13 +235,15 @@ impl Race {
     /// told that they are worse.
     fn close(&self, best: usize, known: f64) -> Vec<usize> {
         let told = |level: usize| !self.patient || self.levels[level].turns.len() >= TURNS;
+        // Though all together do more, one of them may do less.
+        let doubtful = self.patient && self.is_doubtful(best, 1.0);
         let close = |level: &usize| {
             let (proven, chance) = (self.proven(*level), self.chance(best, *level));
             let may_be_better = proven.is_some_and(|value| value + chance * known > BETTER * known);
             let least = if told(*level) && told(best) { (1.0 - SURE * chance).max(CLEAR) } else { CLEAR };
             let may_be_as_good =
                 proven.or_else(|| self.value(*level)).is_some_and(|value| value > least * known);
-            *level != best && (may_be_better || self.is_bal(*level) && may_be_as_good)
+            *level != best && (may_be_better || self.is_bal(*level) && (may_be_as_good || doubtful))
         };
         (0..self.levels.len()).filter(close).collect()
     }

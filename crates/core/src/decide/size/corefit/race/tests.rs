@@ -1,6 +1,7 @@
 //! Races on numbers.
 
 mod beside;
+mod fair;
 mod falls;
 mod step;
 

@@ -14,15 +14,16 @@ fn beside_one(one: Entrant, gets: f64, rate: Option<f64>, waits: bool) -> u32 {
 
 /// What it gets goes by the racer's number, and the time, s.
 fn beside_that(one: Entrant, gets: &dyn Fn(u32, f64) -> f64, rate: Option<f64>, waits: bool) -> u32 {
-    watched_beside(one, &|count| f64::from(10 + count), gets, rate, waits).0
+    let each = |part: f64| rate.map(|rate| rate * part);
+    watched_beside(one, &|count| f64::from(10 + count), gets, &each, waits).0
 }
 
-/// And what it does; with the numbers that were looked at for a second.
+/// And what it does, and what who is beside it does of what it gets; with the numbers that were looked at for a second.
 fn watched_beside(
     one: Entrant,
     does: &dyn Fn(u32) -> f64,
     gets: &dyn Fn(u32, f64) -> f64,
-    rate: Option<f64>,
+    rate: &dyn Fn(f64) -> Option<f64>,
     waits: bool,
 ) -> (u32, BTreeSet<u32>) {
     let mut watched = BTreeSet::new();
@@ -34,7 +35,7 @@ fn watched_beside(
         let part = gets(count, at);
         at += over.as_secs_f64();
         let (used, waiting) = if waits { (2.0 * part, 2.0 * (1.0 - part)) } else { (2.0, 0.0) };
-        let neighbour = Neighbour { id: VmId("n".into()), rate: rate.map(|rate| rate * part), used, waiting };
+        let neighbour = Neighbour { id: VmId("n".into()), rate: rate(part), used, waiting };
         if over >= Duration::from_secs(1) {
             watched.insert(count);
         }
@@ -60,7 +61,7 @@ fn who_has_more_vcpus_than_a_number_that_harms_others_is_not_tried_either() {
     let gets = |count, _| if count > 6 { 0.7 } else { 1.0 };
     let one = entrant(0, &[4, 4, 16, 12, 8, 6], 4, 10.0);
     // Of 8, which is best, only the proof is long enough to show what others lose; 12 and 16 are not proven any more.
-    assert_eq!(watched_beside(one, &does, &gets, None, true), (6, [6, 8].into()));
+    assert_eq!(watched_beside(one, &does, &gets, &|_| None, true), (6, [6, 8].into()));
 }
 
 #[test]
@@ -70,7 +71,11 @@ fn what_a_race_finds_is_not_taken_from_who_is_beside_it() {
     assert_eq!(beside(0.7, Some(10_000.0), false), 4, "it uses as much, and does less: siblings are busy");
     assert_eq!(beside(0.7, Some(100.0), false), 16, "so few units tell nothing");
     assert_eq!(beside(0.3, Some(100.0), true), 4, "of so much they do");
-    assert_eq!(beside(0.8, Some(100.0), true), 16, "who spins in step waits more, and may do more");
+    assert_eq!(beside(0.8, Some(100.0), true), 4, "both say that it loses");
+    let (one, gets) = (entrant(0, &[16, 4, 16, 12, 8], 4, 10.0), |count| if count > 4 { 0.8 } else { 1.0 });
+    let in_step =
+        watched_beside(one, &|count| f64::from(10 + count), &|n, _| gets(n), &|_| Some(100.0), true);
+    assert_eq!(in_step.0, 16, "who spins in step waits more, and may do as much");
     let end = |gets: &dyn Fn(u32, f64) -> f64| {
         beside_that(entrant(0, &[16, 4, 16, 12, 8], 4, 10.0), gets, None, true)
     };
@@ -139,6 +144,6 @@ fn who_has_fewer_than_vcpu_bals_count_says_nothing_of_that() {
         _ => 10.0,
     };
     let gets = |count, _| if count == 2 { 0.7 } else { 1.0 };
-    let (end, watched) = watched_beside(entrant(0, &[2, 4, 16, 8], 4, 10.0), &does, &gets, None, true);
+    let (end, watched) = watched_beside(entrant(0, &[2, 4, 16, 8], 4, 10.0), &does, &gets, &|_| None, true);
     assert!(end == 4 && watched.contains(&4), "{end} {watched:?}");
 }
