@@ -69,6 +69,8 @@ pub(crate) struct Keeper {
     unsaid: Vec<String>,
     /// What an earlier run left, or a VM brought, and this one has not written: nobody here decides that. At the end everything.
     earlier: BTreeSet<(VmId, Lever)>,
+    /// VMs that came while vCPUs of theirs were on their way: how long their guests may yet let go of some nobody here knows.
+    brought: BTreeSet<VmId>,
     /// What nobody manages any more, when it was last tried to put it back, and after how long it is again.
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
     /// Guests that did not answer when they were asked last.
@@ -97,7 +99,7 @@ impl Keeper {
         let earlier = journal.entries().iter().map(|entry| entry.key()).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
         let (strays, pcpus, anew) = Default::default();
-        let heard = BTreeSet::new();
+        let (heard, brought) = (BTreeSet::new(), BTreeSet::new());
         let (untried, batches, as_wanted, just_written, groups) = Default::default();
         Keeper {
             journal,
@@ -111,6 +113,7 @@ impl Keeper {
             mute,
             unsaid,
             earlier,
+            brought,
             released,
             heard,
             late,
@@ -399,6 +402,9 @@ impl Keeper {
             return Err(error);
         }
         self.earlier.remove(&(vm.clone(), *lever));
+        if *lever == Lever::Online {
+            self.brought.remove(vm);
+        }
         reach("written");
         let read = machine.current(vm, *lever);
         let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
@@ -433,7 +439,7 @@ impl Keeper {
                     // so may be what nobody waited for any more.
                     let is_late = matches!(done, Err(MachineError::Gone(_))) || machine.lets_go(vm).is_some();
                     let may_come = !same(read, to) || is_late && may_shrink(entry, read);
-                    entry.pending = under_way && !refused && may_come;
+                    entry.pending = under_way && !never && may_come;
                     if entry.pending {
                         entry.ours(to.clone());
                     } else {
@@ -496,8 +502,9 @@ impl Keeper {
             if seen.is_some_and(|seen| !same(&seen, &to)) {
                 continue;
             }
-            // Of what an earlier run asked for nobody knows how long the guest may yet let go.
-            let may_go = self.earlier.contains(&entry.key()) || machine.lets_go(&entry.vm).is_some();
+            // Of what an earlier run asked for, or one elsewhere, nobody knows how long the guest may yet let go.
+            let unknown = self.earlier.contains(&entry.key()) || self.brought.contains(&entry.vm);
+            let may_go = unknown || machine.lets_go(&entry.vm).is_some();
             // A look may be of before it was asked, and does not tell everything.
             match machine.current(&entry.vm, entry.lever) {
                 Ok(now) if !same(&now, &to) => {}

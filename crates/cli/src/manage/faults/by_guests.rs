@@ -140,3 +140,53 @@ fn a_vcpu_that_a_guest_may_yet_let_go_is_waited_for_by_who_comes_after_a_kill_th
         assert_eq!(story.machine.truth(1, Lever::Online), first(VCPUS), "{again}");
     }
 }
+
+/// Nor does who finds its VM elsewhere.
+#[test]
+fn a_vcpu_that_a_guest_may_yet_let_go_is_waited_for_where_its_vm_goes_though_all_are_there() {
+    for again in [VCPUS, VCPUS - 1] {
+        let (_dir, mut story) = late(again);
+        story.machine.befall(1, Fault::Moved);
+        story.machine.letting_go.clear();
+        story.step(&[], None);
+        assert_eq!(pending(&story), [true], "{again}");
+        // It lets go of one.
+        story.machine.write(1, Lever::Online, &Value::Vcpus("0,2".parse().unwrap())).unwrap();
+        story.machine.heal();
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+/// Libvirtd refuses what has come by itself meanwhile.
+#[test]
+fn a_vcpu_that_a_guest_may_yet_let_go_is_ours_though_the_last_change_was_refused() {
+    let (_dir, mut story) = late(VCPUS);
+    story.machine.denied.insert(1);
+    story.machine.soon = Some((2, Fault::Resized, 1));
+    story.apply(&[story.action(1, Lever::Online, first(3))]);
+    assert_eq!((story.machine.truth(1, Lever::Online), pending(&story)), (first(3), vec![true]));
+    // It lets go of another one.
+    story.machine.write(1, Lever::Online, &Value::Vcpus("0,2".parse().unwrap())).unwrap();
+    story.machine.letting_go.clear();
+    story.end();
+    story.check().unwrap();
+}
+
+/// One that had fewer, and lets go of none of the others at first when it is put back.
+#[test]
+fn vcpus_that_a_guest_may_yet_let_go_are_ours_though_only_putting_back_asked_for_them() {
+    let (_dir, mut story) = begun();
+    story.machine.write(1, Lever::Online, &first(1)).unwrap();
+    story.expected.insert((1, Lever::Online), first(1));
+    story.step(&[story.action(1, Lever::Online, first(VCPUS))], None);
+    story.keeper = None;
+    story.machine.lying.insert(1);
+    story.start(None);
+    story.step(&[], None);
+    assert_eq!(pending(&story), [true]);
+    // It lets go of one.
+    story.machine.write(1, Lever::Online, &first(3)).unwrap();
+    story.end();
+    story.check().unwrap();
+}

@@ -6,7 +6,7 @@ use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value
 use corefit_core::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, grown, in_parts, is_guests, is_ours, same, undo, without_burst};
+use super::{Keeper, grown, in_parts, is_guests, is_ours, may_shrink, same, undo, without_burst};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::systemd;
@@ -182,7 +182,7 @@ impl Keeper {
             }
             // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
             // last of them.
-            self.kept.insert(vm.id.clone(), text.clone());
+            let is_news = self.kept.insert(vm.id.clone(), text.clone()).is_none();
             if note.settings.iter().any(Setting::by_guest) {
                 machine.goes_by_guest(&vm.id);
                 self.journal.goes_by_guest(&vm.id);
@@ -190,7 +190,7 @@ impl Keeper {
             for setting in note.settings {
                 systemd::goes_on();
                 if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {
-                    notes.extend(self.take_over(machine, vm, setting, &nodes, in_time));
+                    notes.extend(self.take_over(machine, vm, (setting, is_news), &nodes, in_time));
                 }
             }
         }
@@ -257,6 +257,7 @@ impl Keeper {
         self.told_at.retain(|vm, _| stays(vm));
         self.mute.retain(|vm| stays(vm));
         self.late.retain(|vm| stays(vm));
+        self.brought.retain(|vm| stays(vm));
         before - self.journal.entries().len()
     }
 
@@ -276,11 +277,12 @@ impl Keeper {
         may_yet
     }
 
+    /// A setting that a VM carries, which may be news here.
     fn take_over(
         &mut self,
         machine: &mut dyn Act,
         vm: &VmState,
-        setting: Setting,
+        (setting, is_news): (Setting, bool),
         nodes: &CpuSet,
         in_time: &dyn Fn() -> bool,
     ) -> Option<String> {
@@ -304,7 +306,10 @@ impl Keeper {
         if let Some(found) = current.as_ref().and_then(as_found) {
             entry = found;
         }
-        let no_more = |current: &Value| same(current, &entry.original) || !is_ours(&entry, current);
+        // Its guest may yet let go of what it was asked for.
+        let may_go = |current: &Value| is_news && entry.pending && may_shrink(&entry, current);
+        let no_more =
+            |current: &Value| same(current, &entry.original) && !may_go(current) || !is_ours(&entry, current);
         if current.as_ref().is_some_and(no_more) {
             return None; // As it was, or somebody else's.
         }
@@ -326,6 +331,9 @@ impl Keeper {
             LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice
         ) {
             self.earlier.insert(entry.key());
+        }
+        if entry.lever == Lever::Online && entry.pending {
+            self.brought.insert(entry.vm.clone());
         }
         self.journal.add(entry);
         Some(note)

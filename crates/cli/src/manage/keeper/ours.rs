@@ -55,10 +55,11 @@ pub(super) fn is_ours(entry: &Entry, current: &Value) -> bool {
     }
 }
 
-/// Whether vCPUs are online of which we made it fewer: a guest that is late may yet let go of them.
+/// Whether vCPUs are online of which we made it fewer, or put it back to fewer: a guest that is late may yet let go of them.
 pub(super) fn may_shrink(entry: &Entry, current: &Value) -> bool {
     let Value::Vcpus(current) = current else { return false };
-    entry.wrote.iter().any(|wrote| matches!(wrote, Value::Vcpus(wrote) if !current.is_within(wrote)))
+    let mut asked = entry.wrote.iter().chain([&entry.original]);
+    asked.any(|asked| matches!(asked, Value::Vcpus(asked) if !current.is_within(asked)))
 }
 
 /// The same setting with vCPUs that it never was about, and that are online now: somebody plugged them in, and they stay, whatever is made

@@ -256,6 +256,7 @@ impl Keeper {
             was_pending,
             by_call: !group && by_call(entry.lever),
             by_guest: entry.lever == Lever::Online,
+            by_plugging: entry.lever == Lever::Online && !machine.is_by_guest(&entry.vm),
             may_come: may_come(entry, later),
         };
         match verdict(done, read, &tried) {

@@ -18,6 +18,8 @@ pub(super) struct Tried<'a> {
     pub(super) by_call: bool,
     /// Its guest has to do it, and may yet do what it was asked for before.
     pub(super) by_guest: bool,
+    /// libvirtd does it, by plugging: that it refuses says nothing of what the guest may yet do.
+    pub(super) by_plugging: bool,
     /// Its vCPU may be plugged out now, and is going to be back.
     pub(super) may_come: bool,
 }
@@ -55,7 +57,7 @@ pub(super) fn verdict(
     match (done, read) {
         (Err(_), _) if tried.may_come => Verdict::Later,
         (Err(error @ (MachineError::Gone(_) | MachineError::Denied(_))), Ok(_))
-            if tried.was_so && (may_pass(&error) || tried.by_call) =>
+            if tried.was_so && (may_pass(&error) || tried.by_call || tried.by_plugging) =>
         {
             Verdict::Unknown { why: still(&error), may_yet: may_pass(&error) }
         }
@@ -117,6 +119,7 @@ mod tests {
             was_pending,
             by_call,
             by_guest: false,
+            by_plugging: false,
             may_come,
         };
         let none = [false; 4];
@@ -157,6 +160,8 @@ mod tests {
         assert_eq!(guests(Ok(()), is_was()), Verdict::Back);
         assert_eq!(guests(Err(denied()), is_was()), Verdict::Back, "it answered");
         assert_eq!(guests(Err(gone()), is_ours()), other(": late", true, None));
+        let plugged = Tried { by_guest: true, by_plugging: true, ..tried(None, so) };
+        assert_eq!(verdict(Err(denied()), is_was(), &plugged), unknown(&still("no"), false));
     }
 
     /// The kernel takes no cpuset away from a group of v2 with processes; it can have all pCPUs, which is the same.
@@ -166,8 +171,17 @@ mod tests {
         let came_of = |read: &Value| {
             let less = Some(&all);
             let [was_so, was_pending, by_call, may_come] = [false; 4];
-            let by_guest = false;
-            let tried = Tried { original: &none, less, was_so, was_pending, by_call, by_guest, may_come };
+            let (by_guest, by_plugging) = (false, false);
+            let tried = Tried {
+                original: &none,
+                less,
+                was_so,
+                was_pending,
+                by_call,
+                by_guest,
+                by_plugging,
+                may_come,
+            };
             verdict(Ok(()), Ok(read.clone()), &tried)
         };
         assert_eq!(came_of(&all), Verdict::Back);
