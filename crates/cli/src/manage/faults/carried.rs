@@ -394,3 +394,16 @@ fn a_limit_that_saves_nothing_where_its_vm_goes_is_put_back_there() {
         story.check().unwrap();
     }
 }
+
+/// As where a limit came with it, which is put back before anybody decides on it here.
+#[test]
+fn what_was_put_back_and_is_changed_anew_is_put_back_at_once_when_nobody_manages_it_any_more() {
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Quota, limit(40_000))], None);
+    story.machine.befall(1, Fault::Moved);
+    story.step(&[story.action(1, Lever::Quota, limit(50_000))], None);
+    assert_eq!(story.machine.truth(1, Lever::Quota), limit(50_000));
+    story.released.insert(1);
+    story.step(&[], None);
+    story.check().unwrap();
+}

@@ -145,6 +145,11 @@ impl Keeper {
                 back.why = due.get(&back.setting).cloned().unwrap_or_default();
             }
             for key in due.into_keys() {
+                // What is changed anew after it was put back waits for nothing.
+                if self.journal.entries_of(&key.0).all(|entry| entry.lever != key.1) {
+                    self.released.remove(&key);
+                    continue;
+                }
                 let tried = !restored.unasked.contains(&key);
                 let last = self.released.entry(key).or_insert((now, Duration::ZERO));
                 if tried {
