@@ -31,9 +31,10 @@ use corefit_core::machine::{
 use corefit_core::{CpuSet, Cpus, Random, Time, Weight};
 use corefit_sim::{Scenario, Sim, SimMachine};
 
-use self::faulty::Faulty;
+use self::faulty::{Faulty, Late};
 use self::watch::Watch;
 use super::failpoint::testing::until_killed;
+use super::journal::Entry;
 use super::{Boot, Journal, Keeper};
 
 const SEQUENCES: u64 = 1000;
@@ -171,8 +172,7 @@ impl Story {
         if self.keeper.is_some() {
             return;
         }
-        // It was known to the one before.
-        self.machine.by_guests.clear();
+        self.machine.begins();
         let (dir, machine, budget) = (self.dir.clone(), &mut self.machine, self.budget);
         let started = until_killed(kill, move || {
             let journal = Journal::open(&dir, "faulty", &Boot::named("boot"))?;
@@ -282,17 +282,42 @@ impl Story {
         self.machine.heal();
         disk(&self.dir, false);
         self.may_take(LONG);
-        self.start(None);
-        let mut keeper =
-            self.keeper.take().unwrap_or_else(|| panic!("no daemon starts any more: {:?}", self.refused));
-        let snapshot = self.machine.observe().unwrap();
-        let restored = keeper.restore(&mut self.machine, &snapshot);
-        assert_eq!(restored.pending, Vec::<String>::new());
-        assert_eq!(keeper.entries(), []);
+        for goes_on in [true, false].repeat(4) {
+            self.start(None);
+            let mut keeper =
+                self.keeper.take().unwrap_or_else(|| panic!("no daemon starts any more: {:?}", self.refused));
+            let late = late(&self.machine);
+            let snapshot = self.machine.observe().unwrap();
+            let restored = keeper.restore(&mut self.machine, &snapshot);
+            assert_eq!(restored.pending.is_empty(), keeper.entries().is_empty(), "{:?}", restored.pending);
+            // What guests may yet let go of is waited for, and nothing else.
+            let waits = |entry: &Entry| entry.lever == Lever::Online && late.contains(&entry.vm);
+            assert!(keeper.entries().iter().all(waits), "{:?}", restored.pending);
+            if keeper.entries().is_empty() {
+                self.machine.wait();
+                return;
+            }
+            self.machine.pass(Duration::from_millis(1)).unwrap();
+            self.keeper = Some(keeper).filter(|_| goes_on);
+        }
+        panic!("what guests may yet let go of is waited for though they may no more");
     }
 
     fn check(&mut self) -> Result<(), String> {
         check(&mut self.machine, &self.expected)
+    }
+}
+
+/// VMs whose guests may yet let go of a vCPU.
+fn late(machine: &Faulty) -> BTreeSet<VmId> {
+    (0..=MANAGED).filter(|vm| machine.may_let_go(*vm)).map(|vm| machine.id(vm)).collect()
+}
+
+/// Some of the VMs that plans are about have guests that let go late of vCPUs that they are asked for.
+fn plugging(machine: &mut Faulty, random: &mut Random) {
+    for vm in (0..MANAGED).filter(|_| random.below(3) > 0).collect::<Vec<_>>() {
+        machine.late.insert(vm, Late::new(Random(random.draw())));
+        machine.unheard.extend((random.below(2) == 0).then_some(vm));
     }
 }
 
@@ -380,12 +405,13 @@ fn directory() -> tempfile::TempDir {
 
 #[test]
 fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it() {
-    let (mut stood, mut freed) = (0, 0);
+    let (mut stood, mut freed, mut late, mut went) = (0, 0, 0, 0);
     for seed in 0..SEQUENCES {
         let dir = directory();
         let mut random = Random(seed);
         let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
         story.machine.mute = true;
+        plugging(&mut story.machine, &mut random);
         story.start(None);
         for count in 0..EVENTS {
             let event = story.event(&mut random, count);
@@ -394,8 +420,10 @@ fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it
         story.end();
         story.check().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         (stood, freed) = (stood + story.watch.stood, freed + story.watch.freed);
+        (late, went) = (late + story.watch.late, went + story.machine.went_late);
     }
     assert!(stood >= 1000 && freed >= 1000, "{stood} settings stood, {freed} VMs were left alone");
+    assert!(late >= 500 && went >= 150, "{late} guests were late, {went} vCPUs went late");
 }
 
 #[test]

@@ -112,7 +112,7 @@ pub(super) struct Work {
     pub(super) on: Option<Box<dyn Act>>,
     /// Hold of what is changed there.
     alone: Option<(String, Alone)>,
-    keeper: Option<Keeper>,
+    pub(super) keeper: Option<Keeper>,
     pub(super) restored: Restored,
 }
 

@@ -3,6 +3,7 @@
 //! It has two levers that the simulation lacks: weights of helper threads and nodes of memory are kept here, and change nothing.
 
 mod answers;
+mod late;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,9 +14,10 @@ use corefit_core::machine::{
     Act, Counters, Fixed, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId,
     VmState,
 };
-use corefit_core::{CpuSet, Cpus, Time, Unread, Weight, What};
+use corefit_core::{CpuId, CpuSet, Cpus, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
+pub(super) use self::late::{Late, MINUTE};
 use super::written::{Place, Written};
 use super::{MANAGED, Random, VCPUS, all_levers};
 use crate::manage::failpoint::reach;
@@ -41,6 +43,9 @@ pub(super) struct Faulty {
     pub(super) tardy: BTreeSet<u32>,
     /// Guests that may yet let go of a vCPU, and for how long.
     pub(super) letting_go: BTreeMap<u32, Duration>,
+    /// Those whose vCPUs are plugged, and that may let go of them late; and how often one did so.
+    pub(super) late: BTreeMap<u32, Late>,
+    pub(super) went_late: u32,
     /// VMs that libvirtd could not be asked about in time for a look.
     pub(super) missed: BTreeSet<u32>,
     /// Groups that looks do not list, and of which no file can be opened just now, though they are there.
@@ -187,6 +192,8 @@ impl Faulty {
             slow,
             slow_of: None,
             letting_go: BTreeMap::new(),
+            late: BTreeMap::new(),
+            went_late: 0,
             soon,
             soon_made,
             anew,
@@ -228,7 +235,7 @@ impl Faulty {
     /// Something happens, to a VM or to all.
     pub(super) fn befallen(&mut self, random: &mut Random, vm: u32) {
         let calls = random.below(20);
-        match random.below(19) {
+        match random.below(21) {
             0 => drop(self.hung.insert(vm)),
             1 => drop(self.lying.insert(vm)),
             2 => drop(self.halfway.insert(vm)),
@@ -247,6 +254,7 @@ impl Faulty {
             14 => self.soon = Some((calls, Fault::Deaf, vm)),
             15 => self.soon = Some((calls, Fault::Hung, vm)),
             16 => self.befall(vm, Fault::Anew),
+            19 | 20 => self.lags(vm),
             // (One that takes no notes and migrates keeps what goes with no real VM, which nobody puts back then.)
             _ => drop(self.denied.insert(vm)),
         }
@@ -260,6 +268,7 @@ impl Faulty {
                 self.go_on_with(vm);
                 *self.moved.entry(vm).or_insert(0) += 1;
                 self.written.unknown(vm);
+                self.knows_no_more(|of| of == vm);
             }
             Fault::Anew => {
                 self.queued.retain(|(of, ..)| *of != vm);
@@ -267,6 +276,7 @@ impl Faulty {
                 self.gone.remove(&vm);
                 self.kept.remove(&vm);
                 self.read.remove(&vm);
+                self.late.get_mut(&vm).into_iter().for_each(Late::begins_anew);
                 for ((_, lever), value) in self.firsts.clone().into_iter().filter(|((of, _), _)| *of == vm) {
                     self.write(vm, lever, &value).unwrap();
                 }
@@ -282,6 +292,7 @@ impl Faulty {
 
     /// A VM that is called; what was to happen soon may happen first.
     fn called(&mut self, id: &VmId) -> Result<u32, MachineError> {
+        self.let_go(false);
         match self.soon.take() {
             Some((0, fault, vm)) => {
                 self.written.failed.insert(vm);
@@ -358,11 +369,14 @@ impl Faulty {
 
     /// Whether it may be for no answer that was missing that a VM is not as it is to be.
     pub(super) fn hinders(&self, vm: u32) -> bool {
-        self.missed.contains(&vm) || self.queued.iter().any(|(of, ..)| *of == vm)
+        self.missed.contains(&vm) || self.queued.iter().any(|(of, ..)| *of == vm) || self.may_let_go(vm)
     }
 
     /// Writes it, whoever does.
     pub(super) fn write(&mut self, vm: u32, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        if let (Some(late), Value::Vcpus(set)) = (self.late.get_mut(&vm), value) {
+            late.has(set);
+        }
         // (A simulated guest keeps its first vCPUs.)
         let sparse = matches!(value, Value::Vcpus(set) if (0..).zip(set.iter()).any(|(n, vcpu)| vcpu.0 != n));
         if sparse || matches!(lever, Lever::HelperWeight | Lever::Nodes) {
@@ -396,6 +410,9 @@ impl Faulty {
         vm.kept = self.kept.get(&number).cloned();
         vm.guest.take_if(|_| self.unheard.contains(&number));
         vm.hands_off = self.owned.contains(&number);
+        if let Some(Value::Vcpus(online)) = self.own.get(&(number, Lever::Online)) {
+            (0..).zip(&mut vm.vcpus).for_each(|(id, vcpu)| vcpu.online = online.contains(CpuId(id)));
+        }
         if self.absurd {
             vm.weight = Some(Weight(-1.0));
         }
@@ -466,6 +483,7 @@ impl Faulty {
         (self.clinging, self.unkeeping, self.denied, self.soon, self.soon_made) = Default::default();
         self.losing.clear();
         self.refusing.clear();
+        self.hurry();
         self.go_on();
     }
 }
@@ -517,6 +535,7 @@ impl Machine for Faulty {
         if is_due(&mut self.breaks) {
             return Err(MachineError::Malformed("no time passes".into()));
         }
+        self.let_go(true);
         self.sim.pass(time)
     }
 }
@@ -550,7 +569,8 @@ impl Act for Faulty {
     }
 
     fn is_by_guest(&self, vm: &VmId) -> bool {
-        self.number(vm).is_ok_and(|vm| !self.forbidding.contains(&vm) && !self.plugging.contains(&vm))
+        let plugs = |vm: &u32| self.plugging.contains(vm) || self.late.contains_key(vm);
+        self.number(vm).is_ok_and(|vm| !self.forbidding.contains(&vm) && !plugs(&vm))
     }
 
     fn goes_by_guest(&mut self, vm: &VmId) {
@@ -558,7 +578,8 @@ impl Act for Faulty {
     }
 
     fn lets_go(&self, vm: &VmId) -> Option<Duration> {
-        self.letting_go.get(&self.number(vm).ok()?).copied()
+        let vm = self.number(vm).ok()?;
+        self.letting_go.get(&vm).copied().or_else(|| self.lets_go_late(vm))
     }
 
     fn ask_again(&mut self) {

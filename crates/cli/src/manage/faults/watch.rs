@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use corefit_core::machine::{LeverKind, Value, VmId};
+use corefit_core::machine::{Lever, LeverKind, Value, VmId};
 
 use super::faulty::Faulty;
 use super::written::{ByHand, Place};
@@ -20,6 +20,8 @@ pub(super) struct Watch {
     /// How often it had a setting that was to stand, and a VM that nobody was to change: checks of nothing prove nothing.
     pub(super) stood: u32,
     pub(super) freed: u32,
+    /// And a guest that was yet to let go of a vCPU.
+    pub(super) late: u32,
 }
 
 impl Watch {
@@ -87,6 +89,22 @@ impl Watch {
             let found = machine.truth(*vm, *lever);
             if found != *value {
                 return Err(format!("VM {vm}: {lever} is {found}, though somebody made it {value}"));
+            }
+        }
+        // What is yet to come is not forgotten.
+        for vm in (0..=MANAGED).filter(|vm| machine.is_late(*vm)).collect::<Vec<_>>() {
+            self.late += 1;
+            // (It may have moved since the look.)
+            let prefix = format!("sim-{vm}/");
+            let of_it = |entry: &&Entry| entry.lever == Lever::Online && entry.vm.0.starts_with(&prefix);
+            let entry = entries.iter().find(of_it);
+            if !entry.is_some_and(|entry| entry.pending)
+                && machine.will_be(vm) != expected[&(vm, Lever::Online)]
+            {
+                let now = machine.truth(vm, Lever::Online);
+                return Err(format!(
+                    "VM {vm}: of {now} it may yet let go of some, and nobody waits for that: {entry:?}"
+                ));
             }
         }
         for ((vm, lever), value) in &*expected {

@@ -5,11 +5,17 @@ use std::rc::Rc;
 
 use corefit_core::machine::{LeverKind, Snapshot};
 
+use super::faulty::MINUTE;
 use super::*;
+use crate::machine::MachineArg;
 use crate::manage::ManageArgs;
 use crate::manage::daemon::Daemon;
+use crate::manage::restore::Work;
 
 const STEPS: u32 = 25;
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Of the pauses of `corefit restore` so many are a sixth of the minute in which a guest may let go of a vCPU.
+const PAUSES: u32 = 5;
 
 /// On two nodes of two pCPUs: a program with teams, busy vCPUs that are pinned onto one pCPU, threads that sleep and are limited,
 /// and two busy vCPUs of four that all have a limit; more than there are pCPUs for.
@@ -142,6 +148,7 @@ impl<'a> Whole<'a> {
         if self.daemon.is_some() {
             return;
         }
+        self.machine.0.borrow_mut().begins();
         let (args, dir, budget) = (self.args, self.dir, self.budget);
         let machine = Box::new(self.machine.clone());
         let started = until_killed(kill, || {
@@ -162,7 +169,7 @@ impl<'a> Whole<'a> {
             let next = daemon.step();
             (daemon, next)
         });
-        let next = stepped.as_ref().map_or(Duration::from_millis(50), |(_, next)| *next);
+        let next = stepped.as_ref().map_or(INTERVAL, |(_, next)| *next);
         self.daemon = stepped.map(|(daemon, _)| daemon);
         self.machine.pass(next).unwrap();
     }
@@ -185,6 +192,53 @@ impl<'a> Whole<'a> {
     fn may_take(&mut self, budget: Duration) {
         self.budget = budget;
         self.daemon.iter_mut().for_each(|daemon| daemon.may_take(budget));
+    }
+
+    /// It ends, and what its guests may yet let go of, and nothing else, is put back by those that come after it, or by `corefit restore`
+    /// at last.
+    fn end_at_last(&mut self, restore: bool) -> Result<(), String> {
+        for _ in 0..=MINUTE {
+            let late = late(&self.machine.0.borrow());
+            let clean = self.end(None) == Some(true);
+            let left =
+                Journal::found(self.dir, &Boot::named("boot")).unwrap().map_or(Vec::new(), |(_, left)| left);
+            let waits = |entry: &Entry| entry.lever == Lever::Online && late.contains(&entry.vm);
+            if clean != left.is_empty() || !left.iter().all(waits) {
+                return Err(format!("not all could be put back, or more: {left:?}"));
+            }
+            if clean {
+                self.machine.0.borrow_mut().wait();
+                return Ok(());
+            }
+            self.machine.pass(INTERVAL).unwrap();
+            if restore {
+                return self.restore();
+            }
+            self.start(None);
+        }
+        Err("what guests may yet let go of is waited for though they may no more".into())
+    }
+
+    /// As `corefit restore` does.
+    fn restore(&mut self) -> Result<(), String> {
+        self.machine.0.borrow_mut().begins();
+        let mut work = Work::new(MachineArg::named("faulty"), self.dir.into(), Boot::named("boot"));
+        let (mut machine, mut pauses) = (self.machine.clone(), 0);
+        work.on = Some(Box::new(machine.clone()));
+        let journal = Journal::held(self.dir, "faulty", &Boot::named("boot")).unwrap();
+        work.keeper = Some(Keeper::new(journal, LONG));
+        let done = work.tries(None, || {
+            pauses += 1;
+            if pauses % PAUSES == 0 {
+                machine.pass(INTERVAL).unwrap();
+            }
+        });
+        done.map_err(|error| error.to_string())?;
+        self.machine.0.borrow_mut().wait();
+        match &work.restored.pending[..] {
+            [] if pauses <= MINUTE * PAUSES => Ok(()),
+            left => Err(format!("corefit restore paused {pauses} times, and leaves {left:?}")),
+        }
     }
 
     /// Another configuration than before.
@@ -234,14 +288,15 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// A sequence of its own, added to what was written; how much stood, and was freed.
-fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<[u32; 2], String> {
+/// A sequence of its own, added to what was written; how much stood, was freed, and came late.
+fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<[u32; 4], String> {
     let dir = directory();
     let mut random = Random(seed);
     let args = configured(dir.path());
     let host = random.of(&HOSTS);
     let mut machine = Faulty::new(simulated(&format!("{HARDWARE}{host}")));
     machine.starving.extend((random.below(3) == 0).then_some(0));
+    plugging(&mut machine, &mut random);
     let mut whole = Whole::new(&args, dir.path(), machine);
     whole.reconfigure(&mut random);
     for count in 0..STEPS {
@@ -256,9 +311,7 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<[u32; 2]
         // Of a note that it never saw a daemon knows nothing.
         whole.step(None);
     }
-    if whole.end(None) != Some(true) {
-        return Err("not all could be put back".into());
-    }
+    whole.end_at_last(random.below(2) == 0)?;
     if Journal::left(dir.path(), &Boot::named("boot"))
         .is_ok_and(|left| left.is_some_and(|(_, settings)| settings > 0))
     {
@@ -268,7 +321,8 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<[u32; 2]
     for (kind, count) in &machine.writes {
         *writes.entry(*kind).or_insert(0) += count;
     }
-    check(&mut machine, &whole.expected).map(|()| [whole.watch.stood, whole.watch.freed])
+    let Watch { stood, freed, late, .. } = whole.watch;
+    check(&mut machine, &whole.expected).map(|()| [stood, freed, late, machine.went_late])
 }
 
 /// Arguments with a configuration in a directory.
@@ -280,11 +334,11 @@ pub(super) fn configured(dir: &Path) -> ManageArgs {
 #[test]
 fn whatever_policies_decide_and_faults_happen_every_setting_is_as_it_was_or_as_an_administrator_made_it() {
     let mut writes = BTreeMap::new();
-    let (mut stood, mut freed) = (0, 0);
+    let mut all = [0; 4];
     for seed in 0..SEQUENCES {
         let done = sequence(seed, &mut writes);
-        let [more, of_vms] = done.unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        (stood, freed) = (stood + more, freed + of_vms);
+        let done = done.unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        all.iter_mut().zip(done).for_each(|(all, more)| *all += more);
     }
     // Controllers that do nothing prove nothing.
     for kind in [
@@ -303,5 +357,7 @@ fn whatever_policies_decide_and_faults_happen_every_setting_is_as_it_was_or_as_a
             "{kind:?} was hardly written: {writes:?}"
         );
     }
+    let [stood, freed, late, went] = all;
     assert!(stood >= 1000 && freed >= 1000, "{stood} settings stood, {freed} VMs were left alone");
+    assert!(late >= 1000 && went >= 300, "{late} guests were late, {went} vCPUs went late");
 }

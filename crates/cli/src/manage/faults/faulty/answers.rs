@@ -68,14 +68,16 @@ impl Faulty {
         if lever == Lever::Told && self.untold.contains(&number) {
             return Err(MachineError::Gone("the write was not answered".into()));
         }
-        if self.lying.contains(&number) && lever == Lever::Online {
+        // (Of a guest whose vCPUs are plugged libvirtd says what there is.)
+        let by_guest = lever == Lever::Online && !self.late.contains_key(&number);
+        if self.lying.contains(&number) && by_guest {
             return Ok(());
         }
         let left = self.unplugged.get(&number);
         if matches!((value, left), (Value::Vcpus(want), Some(left)) if !want.is_within(left)) {
             return Err(MachineError::Gone("of its vCPUs somebody else plugged out some".into()));
         }
-        if self.halfway.contains(&number) && lever == Lever::Online {
+        if self.halfway.contains(&number) && by_guest {
             let Value::Vcpus(have) = self.read(number, lever)? else { unreachable!() };
             let Value::Vcpus(want) = value else { unreachable!() };
             let (have, want) = (u32::try_from(have.len()).unwrap(), u32::try_from(want.len()).unwrap());
@@ -83,13 +85,14 @@ impl Faulty {
             self.write(number, lever, &Value::Vcpus(CpuSet::first(step)))?;
             return Err(MachineError::Gone("it stopped halfway".into()));
         }
-        if lever == Lever::Online && !self.plugging.contains(&number) {
+        if by_guest && !self.plugging.contains(&number) {
             self.by_guests.insert(number);
         }
         let changes = u32::from(self.read(number, lever)? != *value);
         *self.writes.entry(lever.kind()).or_insert(0) += changes;
         match value {
             Value::Limit(to) => self.write_in_steps(number, lever, *to)?,
+            Value::Vcpus(want) if self.late.contains_key(&number) => self.plug(number, want)?,
             value => self.write(number, lever, value)?,
         }
         let lost = self.losing.contains(&number) && (by_call(lever) || is_guests(lever));
