@@ -203,6 +203,9 @@ mod tests {
         let left = Value::Vcpus("0-1,3-6".parse().unwrap());
         assert!(is_ours(&entry, &left) && may_shrink(&entry, &left));
         assert!(!is_ours(&entry, &Value::Vcpus("0,3-6".parse().unwrap())), "nobody asked for that");
+        // Put back to fewer.
+        let (original, wrote) = (first(1), vec![first(4)]);
+        assert!(may_shrink(&Entry { original, wrote, ..entry }, &first(4)));
     }
 
     fn first(vcpus: u32) -> Value {
