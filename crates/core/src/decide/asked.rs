@@ -2,7 +2,6 @@
 
 use super::arbitrate::Request;
 use super::cpusets::Width;
-use super::demand::Monitored;
 use super::part::may_use;
 use super::size::{Choice, vcpus, whole};
 use super::{Action, Policy, Rule, Why};
@@ -33,7 +32,6 @@ pub(super) struct Asked {
     pub(super) useful: f64,
     /// pCPUs that each of its vCPUs may use.
     pub(super) each: f64,
-    pub(super) seen: Option<Monitored>,
     /// pCPUs, as forecast.
     pub(super) wants: Option<f64>,
     /// vCPUs that it has, or had before it tried others.

@@ -1,6 +1,6 @@
 //! The stage of demand: who may be sized, and what each wants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::asked::Asked;
@@ -102,7 +102,6 @@ impl Controller {
                 most,
                 useful: 0.0,
                 each: each(vm),
-                seen: monitored,
                 wants,
                 has: known.has,
                 runs: known.cut.runs,
@@ -138,19 +137,16 @@ impl Controller {
         Some(rule)
     }
 
-    /// Where what VMs want counts: that it is not known exactly of some.
-    pub(super) fn approximates(&self, asked: &[Asked], seen: &HostEstimate) -> Option<String> {
-        let counts = |asked: &Asked| {
-            let known = self.known.get(&seen.vms[asked.number].seen.id);
-            self.arbiter.is_some() || known.is_some_and(|known| known.sizer.0 == Sizer::Vscale)
+    /// Where what VMs want counts: that what it goes by is an approximation of some, and of what kind.
+    pub(super) fn approximates(&self, asked: &[Asked], seen: &HostEstimate) -> impl Iterator<Item = String> {
+        let lacks = |asked: &Asked| {
+            let vm = &seen.vms[asked.number].seen;
+            let known = self.known.get(&vm.id)?;
+            let counts = self.arbiter.is_some() || known.sizer.0 == Sizer::Vscale;
+            let tells = vm.guest.as_ref().is_some_and(tells_all);
+            known.exact.lacks(tells, seen.at).filter(|_| counts)
         };
-        let tells = |asked: &Asked| seen.vms[asked.number].seen.guest.as_ref().is_some_and(tells_all);
-        let blind = asked.iter().any(|asked| asked.seen.is_some() && counts(asked) && !tells(asked));
-        blind.then(|| {
-            "what VMs want is approximated where no guest agent tells, or none has told yet: nice time counts as busy, waiting for input and output as \
-             idle, run queues are not seen"
-                .into()
-        })
+        asked.iter().filter_map(lacks).collect::<BTreeSet<_>>().into_iter().map(|lacks| lacks.said().into())
     }
 
     /// Who did not answer when its vCPUs were to be changed is to have again what it has, as far as is known: whether it answers now.

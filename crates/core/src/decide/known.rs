@@ -7,6 +7,7 @@ use super::arbitrate::Request;
 use super::calm::Calm;
 use super::counted::Counted;
 use super::demand::{Cut, Monitored, Predict, predictor};
+use super::exact::Exact;
 use super::short::Short;
 use super::size::{Choice, Size, Subject, sizer};
 use super::{Policy, Sizer, longer};
@@ -22,6 +23,8 @@ pub(super) struct Known {
     /// In the last usual time.
     pub(super) monitored: Option<Monitored>,
     pub(super) wants: Option<f64>,
+    /// How that by which it goes was seen.
+    pub(super) exact: Exact,
     pub(super) cut: Cut,
     /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
     pub(super) request: Option<(Request, CpuSet)>,
@@ -74,6 +77,7 @@ impl Known {
             demand: predictor(policy.demand, policy),
             monitored: None,
             wants: None,
+            exact: Exact::default(),
             cut: Cut::new(policy),
             request: None,
             asked: Time(0),
@@ -113,6 +117,7 @@ impl Known {
     pub(super) fn wants_now(&mut self, (count, most): (u32, u32), arbitrated: bool, at: Time) {
         let tried = std::mem::take(&mut self.tried);
         if let Some(monitored) = self.monitored.as_ref().filter(|_| !tried || self.wants.is_none()) {
+            self.exact.went_by(monitored, at);
             let wants = self.demand.wants(&monitored.within(count, most), count, at);
             let cut = arbitrated.then(|| self.cut.of(monitored, wants, (count, most), at));
             self.wants = Some(cut.unwrap_or(wants));

@@ -16,6 +16,7 @@ mod controller;
 mod counted;
 mod cpusets;
 mod demand;
+mod exact;
 mod granting;
 mod hypothesis;
 mod island;

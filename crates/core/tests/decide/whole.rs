@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use corefit_core::decide::{Arbiter, Controller, Placer, Policy, Rule, Sizer, Weigher, Why};
-use corefit_core::machine::{Fixed, Lever, LeverKind, State, Value, VmId};
+use corefit_core::machine::{Fixed, GuestVcpu, GuestView, Lever, LeverKind, State, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 
 use crate::support::{Toy, ToyVm, contest, four, of_four, vm, with};
@@ -80,6 +80,55 @@ fn what_vms_want_is_said_to_be_approximated_where_no_guest_tells() {
         notes.iter().any(|note| note.contains("is approximated where no guest agent tells"))
     };
     assert_eq!([says(Arbiter::MaxMin), says(Arbiter::None)], [true, false], "it counts for arbitration");
+}
+
+#[test]
+fn what_vms_want_is_said_to_be_approximated_where_their_guests_do_not_tell_at_each_look() {
+    // A look each second, at which a guest said something new last in that one.
+    let kinds = |said: fn(u64) -> Option<u64>, looks: u64| {
+        let mut toy = Toy::new(4, vec![vm("a", 4, None, four)]);
+        let policy = Policy { arbitrate: Arbiter::MaxMin, size: Sizer::None, ..Policy::default() };
+        let mut controller = Controller::new(policy);
+        let mut kinds = Vec::new();
+        for s in 0..looks {
+            toy.vms[0].state.guest = said(s).map(|s| {
+                let (busy_ns, zero) = (Some(s * 1_000_000_000), Some(0));
+                let of = |id| GuestVcpu {
+                    id,
+                    online: true,
+                    busy_ns,
+                    idle_ns: zero,
+                    steal_ns: zero,
+                    nice_ns: zero,
+                    iowait_ns: zero,
+                };
+                GuestView { vcpus: (0..4).map(of).collect(), runnable: Some(5), work: None }
+            });
+            let notes = controller.step(&toy.observe()).unwrap().notes;
+            let of = |text: &str| notes.iter().filter(|note| note.contains(text)).count();
+            let what = "what VMs want is approximated ";
+            let [where_none, between] = ["where no guest agent tells", "between two answers"]
+                .map(|kind| of(&format!("{what}{kind}")));
+            assert!(where_none + between == of("approximated") && of("approximated") <= 1, "{notes:?}");
+            // The first look decides nothing.
+            kinds.extend((s > 0).then_some([where_none, between]));
+            toy.pass(Duration::from_secs(1));
+        }
+        kinds.dedup();
+        kinds
+    };
+    let (none, outside, between) = ([0, 0], [1, 0], [0, 1]);
+    assert_eq!(kinds(Some, 60), [none], "as on a simulated host");
+    assert_eq!(
+        kinds(|s| (s > 1).then_some(s / 5), 100),
+        [outside, between],
+        "an agent is asked in one look of five"
+    );
+    assert_eq!(kinds(|s| Some(s.min(50)), 100), [none, between], "the last that it said is kept");
+    assert_eq!(kinds(|s| (s < 50).then_some(s), 100), [none, between, outside], "it went away");
+    assert_eq!(kinds(Some, 2), [none], "`corefit plan`'s pair");
+    assert_eq!(kinds(|_| Some(7), 2), [between], "that pair, between two answers");
+    assert_eq!(kinds(|s| (s > 0).then_some(s), 2), [between], "or with the first one");
 }
 
 /// A VM whose vCPUs may use these pCPUs, one set after the other.
