@@ -13,7 +13,7 @@ use super::short::below;
 use super::size::whole;
 use super::starving::guaranteed;
 use super::weigh::Granted;
-use super::{Arbiter, Controller, Policy, hypothesis, pcpus};
+use super::{Arbiter, Controller, Policy, hypothesis};
 use crate::machine::{HostEstimate, VmEstimate, VmId, VmState};
 use crate::units::count;
 use crate::{CpuSet, Cpus};
@@ -231,14 +231,13 @@ impl Known {
     /// What is said of it, by all that it was short.
     fn starving(&self, name: &str) -> String {
         let (wants, granted, used) = self.short.fared();
-        let wants = pcpus(wants);
         let used = used.map_or(String::new(), |used| format!(" and used {used}"));
         let again = match self.starved.0 {
             1 => String::new(),
             times => format!(" (time {times})"),
         };
         format!(
-            "{name}: has wanted at least {wants} for half a minute and more, was granted {granted}{used} meanwhile{again}"
+            "{name}: has wanted {wants} pCPUs for half a minute and more, was granted {granted}{used} meanwhile, on average{again}"
         )
     }
 }

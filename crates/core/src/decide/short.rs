@@ -27,9 +27,8 @@ pub(super) fn below(vm: &VmEstimate, due: f64) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Short {
     since: Option<Time>,
-    /// The least pCPUs that it wanted meanwhile.
-    wants: u32,
-    /// pCPU-seconds granted and used meanwhile, with the seconds in which that is known.
+    /// pCPU-seconds wanted, granted and used meanwhile, with the seconds in which that is known.
+    wanted: (f64, f64),
     granted: (f64, f64),
     used: (f64, f64),
 }
@@ -48,8 +47,8 @@ impl Short {
             return false;
         }
         let since = *self.since.get_or_insert(at);
-        self.wants = if since == at { wants } else { self.wants.min(wants) };
         let over = over.as_secs_f64();
+        self.wanted = (self.wanted.0 + f64::from(wants) * over, self.wanted.1 + over);
         self.granted = (self.granted.0 + granted * over, self.granted.1 + over);
         if let Some(used) = vm.activity.used {
             self.used = (self.used.0 + used.0 * over, self.used.1 + over);
@@ -59,7 +58,7 @@ impl Short {
 
     /// It is to get another number of pCPUs: since when it gets less stays.
     pub(super) fn anew(&mut self) {
-        *self = Short { since: self.since, wants: u32::MAX, ..Short::default() };
+        *self = Short { since: self.since, ..Short::default() };
     }
 
     /// Whether it had for long at the last look.
@@ -67,9 +66,10 @@ impl Short {
         self.since.is_some_and(|since| at.since(since) >= STARVES)
     }
 
-    /// pCPUs that it wanted since then at least, and those that it was granted and used on average.
-    pub(super) fn fared(&self) -> (u32, Cpus, Option<Cpus>) {
+    /// pCPUs that it wanted, was granted and used since then: means, which are of the same time.
+    pub(super) fn fared(&self) -> (Cpus, Cpus, Option<Cpus>) {
         let mean = |(sum, over): (f64, f64)| (over > 0.0).then(|| Cpus(sum / over));
-        (self.wants, mean(self.granted).unwrap_or_default(), mean(self.used))
+        let known = |sum| mean(sum).unwrap_or_default();
+        (known(self.wanted), known(self.granted), mean(self.used))
     }
 }

@@ -513,11 +513,11 @@ fn six(vcpus: usize, weigh: Weigher, min: Option<u32>) -> (Toy, Vec<String>, Vec
 
 #[test]
 fn who_uses_less_than_it_was_granted_is_said_to_starve_with_what_it_uses_and_what_helps() {
-    for (vcpus, min, wants) in [(2, Some(2), "2 pCPUs"), (2, None, "2 pCPUs"), (1, None, "1 pCPU")] {
+    for (vcpus, min, wants) in [(2, Some(2), "2.00"), (2, None, "2.00"), (1, None, "1.00")] {
         let (_, notes, given) = six(vcpus, Weigher::None, min);
         let granted = min.unwrap_or(1);
         let said = format!(
-            "high: has wanted at least {wants} for half a minute and more, was granted {granted}.00 and used 0.33 meanwhile: vCPUs that stay"
+            "high: has wanted {wants} pCPUs for half a minute and more, was granted {granted}.00 and used 0.33 meanwhile, on average: vCPUs that stay"
         );
         let found = notes.iter().find(|note| note.starts_with("high: has wanted"));
         assert!(

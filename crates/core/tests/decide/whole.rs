@@ -444,7 +444,7 @@ fn who_gets_no_more_than_its_guarantee_for_long_is_said_to_starve() {
         toy.pass(Duration::from_secs(1));
         notes.extend(step.notes);
     }
-    let said = "low: has wanted at least 2 pCPUs for half a minute and more, was granted 0.25 and used 1.13 meanwhile";
+    let said = "low: has wanted 2.00 pCPUs for half a minute and more, was granted 0.25 and used 1.13 meanwhile, on average";
     assert!(notes.iter().any(|note| note == said), "{notes:#?}");
 }
 

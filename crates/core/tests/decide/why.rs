@@ -47,7 +47,7 @@ fn where_its_rule_decides_pcpu_est_does_not_say_that_it_did() {
 
 /// `a` wants two pCPUs, then four, and has one of eight.
 #[test]
-fn what_is_said_of_who_starves_was_so_all_the_time() {
+fn what_is_said_of_who_starves_is_of_all_that_time() {
     let policy = Policy { size: Sizer::VcpuBal, arbitrate: Arbiter::Priority, ..Policy::default() };
     let b = Rule { name: "b".into(), priority: Some(1), ..Rule::default() };
     let mut controller = Controller::new(Policy { vm: vec![b], ..policy });
@@ -67,7 +67,7 @@ fn what_is_said_of_who_starves_was_so_all_the_time() {
     assert_eq!(
         notes,
         [
-            "a: has wanted at least 2 pCPUs for half a minute and more, was granted 1.00 and used 1.50 meanwhile"
+            "a: has wanted 2.66 pCPUs for half a minute and more, was granted 1.00 and used 1.50 meanwhile, on average"
         ]
     );
 }
