@@ -24,8 +24,8 @@ const CONFIG: &str = "metrics = \"off\"\ntell = false\n\
 /// Its memory is on node 1, two of its vCPUs are on one pCPU of node 0, the others beside them.
 const BEFORE: [&str; 4] = ["0", "1", "0", "3"];
 
-fn definition() -> String {
-    let pins = (0..).zip(BEFORE).map(|(vcpu, pin)| format!("<vcpupin vcpu='{vcpu}' cpuset='{pin}'/>"));
+fn definition(pins: [&str; 4]) -> String {
+    let pins = (0..).zip(pins).map(|(vcpu, pin)| format!("<vcpupin vcpu='{vcpu}' cpuset='{pin}'/>"));
     let cell = |id, cpus| format!("<cell id='{id}' cpus='{cpus}' memory='524288' unit='KiB'/>");
     format!(
         "<domain type='test'><name>conflict</name><memory unit='KiB'>1048576</memory><vcpu placement='static'>4</vcpu>\
@@ -47,7 +47,8 @@ struct Host {
 }
 
 impl Host {
-    fn up() -> Result<Host, String> {
+    /// With a VM with these pins.
+    fn up(pins: [&str; 4]) -> Result<Host, String> {
         let dir = tempfile::Builder::new().prefix("cn").tempdir_in("/tmp").unwrap();
         // No VM, but the libvirtd that VMs would be under.
         let mut vms = Vms::daemon(&dir.path().join("s"))?;
@@ -57,7 +58,7 @@ impl Host {
         virsh.args(["-c", &vms.uri]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut holder = virsh.spawn().unwrap();
         let file = dir.path().join("conflict.xml");
-        std::fs::write(&file, definition()).unwrap();
+        std::fs::write(&file, definition(pins)).unwrap();
         // The VM that the test driver begins with is not ours.
         let commands = format!("create {}\ndestroy test\n", file.display());
         holder.stdin.as_mut().unwrap().write_all(commands.as_bytes()).unwrap();
@@ -100,6 +101,9 @@ impl Drop for Host {
     }
 }
 
+/// Its pins are of another host: one vCPU has none left, one two of three, and one two others.
+const ELSEWHERE: [&str; 4] = ["0", "20", "14-16", "3-4"];
+
 /// Each vCPU has a pCPU of its own on the node of the memory.
 fn corrected(pins: &[String]) -> bool {
     let pcpus: BTreeSet<u32> = pins.iter().filter_map(|pin| pin.parse().ok()).collect();
@@ -108,7 +112,7 @@ fn corrected(pins: &[String]) -> bool {
 
 #[test]
 fn vcpus_that_libvirtd_has_away_from_their_memory_are_found_and_brought_to_it() {
-    let Some(host) = or_skipped("correcting node affinity", Host::up()) else { return };
+    let Some(host) = or_skipped("correcting node affinity", Host::up(BEFORE)) else { return };
     assert_eq!(host.pins(), BEFORE);
     let conflict = BTreeSet::from(["far-memory".to_owned(), "stacked".to_owned()]);
     assert_eq!(host.found(), conflict);
@@ -136,4 +140,41 @@ fn vcpus_that_libvirtd_has_away_from_their_memory_are_found_and_brought_to_it() 
     assert_eq!(host.found(), BTreeSet::new(), "{}", daemon.log());
     assert!(daemon.end().success(), "{}", daemon.log());
     assert_eq!(host.pins(), BEFORE, "{}", daemon.log());
+}
+
+#[test]
+fn who_is_pinned_to_what_this_host_does_not_have_is_named_once_by_whoever_changes_nothing_of_it() {
+    let Some(host) = or_skipped("pins of another host", Host::up(ELSEWHERE)) else { return };
+    assert!(host.found().contains("absent-pcpu"));
+    let note = "conflict: vCPUs 1-2 are pinned to pCPUs 16,20, which this host does not have (it has 0-15), and vCPU 1 to none that is online: \
+                corefit check says what to pin them to, virsh vcpupin does that";
+    let planned = host.json(&["plan", "--size", "none"]);
+    let notes = planned["notes"].as_array().unwrap();
+    assert_eq!(notes.iter().filter(|said| **said == note).count(), 1, "{planned}");
+    // With the policy that there is without a configuration, some looks long.
+    let config = "metrics = \"off\"\n[policy]\ninterval_ms = 200\n";
+    for apply in ["--no-apply", "--apply"] {
+        let mut daemon = Daemon::on(&host.machine(), host.dir.path(), config, &[apply], None);
+        let state = host.dir.path().join("state");
+        let status = || {
+            let status = corefit(&["status", "--json", "--state", state.to_str().unwrap()]);
+            serde_json::from_slice::<Value>(&status.stdout).unwrap_or_default()
+        };
+        let shows = || status()["notes"].as_array().is_some_and(|notes| notes.contains(&note.into()));
+        until("it is in the status", shows);
+        let steps = || status()["steps"].as_u64().unwrap_or(0);
+        let so_far = steps();
+        until("some looks pass", || steps() > so_far + 5);
+        assert!(shows(), "{}", daemon.log());
+        if apply == "--apply" {
+            // (Its virsh knows no pCPUs from 8 on.)
+            for vcpu in ["1", "2"] {
+                host.vms.virsh(&["vcpupin", "conflict", vcpu, vcpu]);
+            }
+            until("it is gone with the pins", || !shows());
+        }
+        assert!(daemon.end().success(), "{}", daemon.log());
+        assert_eq!(daemon.log().matches("which this host does not have").count(), 1, "{}", daemon.log());
+    }
+    assert_eq!(host.pins()[1..3], ["1", "2"], "they are nobody else's");
 }

@@ -109,6 +109,7 @@ impl SimMachine {
                     runs: Some(self.sim.cpus.runs[v as usize]),
                 },
                 on: (ran_on != NONE).then_some(CpuId(ran_on)),
+                pin: None,
             }
         });
         VmState {

@@ -77,6 +77,7 @@ impl Scenario {
                 affinity: Some(self.affinity(vcpu)),
                 counters: self.counters(*rate),
                 on: None,
+                pin: None,
             });
             let helpers = threads().filter(|(vcpu, _)| vcpu.fixed && vcpu.online).enumerate();
             let helpers = helpers.map(|(number, (vcpu, rate))| Helper {

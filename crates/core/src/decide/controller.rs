@@ -14,7 +14,7 @@ use super::shape::{Shaping, Slicing};
 use super::size::{Races, sizer};
 use super::starving::Faring;
 use super::weigh::Weighing;
-use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, Sizer, vain};
+use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, Sizer, pinned, vain};
 use crate::entitle::HostError;
 use crate::machine::{
     Fixed, HostEstimate, LeverKind, MachineError, Snapshot, Value, VmId, VmState, estimate, estimate_briefly,
@@ -231,6 +231,7 @@ impl Controller {
         self.fares(usual, &mut step);
         step.notes.extend(self.approximates(&asked, &seen));
         step.notes.extend(vain::notes(&self.policy, &now.vms));
+        step.notes.extend(pinned::notes(now, &self.policy));
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());

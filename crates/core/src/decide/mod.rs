@@ -25,6 +25,7 @@ mod lighten;
 mod max_min;
 mod moved;
 mod part;
+mod pinned;
 mod place;
 mod placement;
 mod policy;

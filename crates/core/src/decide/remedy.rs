@@ -37,7 +37,8 @@ impl<'a> Remedy<'a> {
         own: &'a [CpuSet],
         policy: &Policy,
     ) -> Remedy<'a> {
-        let divides = |vm: &VmEstimate| vm.seen.is_running_vm() && weighs(vm) && !left_alone(vm, policy);
+        let divides =
+            |vm: &VmEstimate| vm.seen.is_running_vm() && weighs(vm) && !left_alone(&vm.seen, policy);
         let pcpus = online(seen);
         let one = |number: usize| {
             let found = granted.binary_search_by_key(&number, |one| one.number);

@@ -8,7 +8,7 @@ use super::part::{each, may_use, online, useful, weighs};
 use super::short::{Short, below};
 use super::{Arbiter, Controller, Policy};
 use crate::CpuSet;
-use crate::machine::{HostEstimate, VmEstimate, VmId};
+use crate::machine::{HostEstimate, VmEstimate, VmId, VmState};
 use crate::units::count;
 
 /// VMs that nobody grants anything.
@@ -88,16 +88,16 @@ impl Fares {
 
 /// Whether what a VM gets is corefit's business. (Threads of a control group are counted together, and wait for each other, too.)
 fn is_judged(vm: &VmEstimate, policy: &Policy) -> bool {
-    vm.seen.is_running_vm() && !vm.seen.is_group() && !left_alone(vm, policy)
+    vm.seen.is_running_vm() && !vm.seen.is_group() && !left_alone(&vm.seen, policy)
 }
 
-pub(super) fn left_alone(vm: &VmEstimate, policy: &Policy) -> bool {
-    vm.seen.hands_off || vm.seen.unclear.is_some() || policy.of(&vm.seen.name).exclude == Some(true)
+pub(super) fn left_alone(vm: &VmState, policy: &Policy) -> bool {
+    vm.hands_off || vm.unclear.is_some() || policy.of(&vm.name).exclude == Some(true)
 }
 
 /// pCPUs that a VM's rule guarantees it, as far as its cap and affinity leave them; `None` where it says nothing, and of one that is left alone.
 pub(super) fn guaranteed(vm: &VmEstimate, policy: &Policy, pcpus: &CpuSet) -> Option<f64> {
-    let min = policy.of(&vm.seen.name).min.filter(|_| !left_alone(vm, policy))?;
+    let min = policy.of(&vm.seen.name).min.filter(|_| !left_alone(&vm.seen, policy))?;
     let own = may_use(policy, pcpus, vm);
     Some(useful(vm, &own, each(vm) * f64::from(min).min(count(vm.seen.vcpus.len()))))
 }

@@ -228,7 +228,7 @@ impl Weighing {
                 enough: None,
             });
             // That of one that is left alone was put back: what we made it is anybody's from then on.
-            if same(known.base, now) && left_alone(vm, policy) {
+            if same(known.base, now) && left_alone(&vm.seen, policy) {
                 (known.wrote, known.late, known.held) = (None, None, None);
             }
             if known.late.take_if(|late| same(*late, now)).is_some() {

@@ -271,6 +271,10 @@ pub struct VcpuState {
     pub throttled: Option<Throttled>,
     /// The pCPUs it may use; `None` if unread.
     pub affinity: Option<CpuSet>,
+    /// What it is said to be pinned to, where the host does not have all of that, or some of it is offline; `None` where `affinity` is all of it,
+    /// and where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<CpuSet>,
     /// What it did.
     pub counters: Counters,
     /// Where it was last seen to run.

@@ -173,14 +173,16 @@ pub(super) fn topology(capabilities: &str) -> Result<Vec<Pcpu>, String> {
     Ok(pcpus)
 }
 
-/// A domain as its definition has it, without counters.
-pub(super) fn defined(definition: &Definition, within: &CpuSet) -> VmState {
+/// A domain as its definition has it, without counters, on a host with these pCPUs, of which some are offline.
+pub(super) fn defined(definition: &Definition, (within, offline): (&CpuSet, &CpuSet)) -> VmState {
+    let lacks = |pin: &&CpuSet| !pin.is_within(within) || pin.meets(offline);
     let inside =
         |pin: &Option<CpuSet>| pin.as_ref().map(|set| set.intersection(within)).filter(|set| !set.is_empty());
     let vcpus = definition.vcpus.iter().map(|vcpu| VcpuState {
         online: vcpu.plugged,
         quota: definition.vcpu_quota.clone(),
         affinity: inside(&vcpu.pin),
+        pin: vcpu.pin.as_ref().filter(lacks).cloned(),
         ..VcpuState::default()
     });
     let emulator = Helper {
@@ -230,6 +232,21 @@ mod tests {
         let of = |kind| unweighed(Failure { kind, text: "no".into() }).map_err(|error| error.kind);
         assert_eq!([Kind::Unsupported, Kind::NoDomain].map(of), [Ok(None), Ok(None)]);
         assert_eq!(of(Kind::Late), Err(Kind::Late));
+    }
+
+    #[test]
+    fn a_pin_that_is_not_all_there_is_told_as_it_is_beside_what_is_left_of_it() {
+        let xml = "<domain type='kvm'><name>a</name><vcpu>5</vcpu><cputune>
+            <vcpupin vcpu='0' cpuset='1,9'/><vcpupin vcpu='1' cpuset='8-9'/>
+            <vcpupin vcpu='2' cpuset='3-4'/><vcpupin vcpu='3' cpuset='1-2'/></cputune></domain>";
+        let set = |list: &str| -> CpuSet { list.parse().unwrap() };
+        let vm = defined(&Definition::parse(xml).unwrap(), (&set("0-7"), &set("4")));
+        let text = |set: &Option<CpuSet>| set.as_ref().map(ToString::to_string);
+        let pins: Vec<_> = vm.vcpus.iter().map(|vcpu| (text(&vcpu.affinity), text(&vcpu.pin))).collect();
+        let some = |list: &str| Some(list.to_owned());
+        let (nine, all, four) = (some("1,9"), some("8-9"), some("3-4"));
+        let plain = (some("1-2"), None);
+        assert_eq!(pins, [(some("1"), nine), (None, all), (four.clone(), four), plain, (None, None)]);
     }
 
     #[test]

@@ -300,12 +300,12 @@ impl LibvirtMachine {
         (snapshot.caches, snapshot.uncounted) = (view.caches, view.uncounted);
         snapshot.vms = view.others;
         snapshot.unread.extend(view.unread);
-        let (pcpus, _) = snapshot.pcpu_sets();
+        let (pcpus, offline) = snapshot.pcpu_sets();
         let by_path: BTreeMap<&str, &VmGroup> = view.vms.iter().map(|vm| (vm.path.as_str(), vm)).collect();
         let slicer = Slicer::now().ok();
         let mut vms = Vec::with_capacity(seen.len());
         for (seen, path) in seen.iter().zip(&groups) {
-            let mut vm = plain(seen, &pcpus);
+            let mut vm = plain(seen, (&pcpus, &offline));
             if !self.local.fill(&seen.key, &mut vm, &pcpus, &mut snapshot.unread, &mut snapshot.notes) {
                 continue; // Its process ended after libvirtd was asked.
             }
@@ -405,7 +405,7 @@ fn id((uuid, number): &Key) -> VmId {
 }
 
 /// A domain as its definition has it.
-fn plain(seen: &Seen, pcpus: &CpuSet) -> VmState {
+fn plain(seen: &Seen, pcpus: (&CpuSet, &CpuSet)) -> VmState {
     let mut vm = defined(&seen.definition, pcpus);
     vm.id = id(&seen.key);
     vm.name = seen.name.clone();
@@ -425,12 +425,12 @@ fn elsewhere(
     snapshot.pcpus = asked.pcpus.clone();
     snapshot.uncounted =
         Some("counters of caches of a host whose files cannot be read here are not asked for".into());
-    let (pcpus, _) = snapshot.pcpu_sets();
+    let (pcpus, offline) = snapshot.pcpu_sets();
     let note = "the host's files cannot be read here: VMs count as if all were at the top of its tree, \
                 and what else runs there is not seen";
     snapshot.notes.push(note.into());
     let state = |seen: &Seen| {
-        let mut vm = plain(seen, &pcpus);
+        let mut vm = plain(seen, (&pcpus, &offline));
         asked.fill(&seen.key.0, &mut vm);
         (seen.key.clone(), vm)
     };

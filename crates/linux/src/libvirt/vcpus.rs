@@ -96,7 +96,7 @@ mod tests {
                 "<domain type='kvm'><name>a</name><vcpu current='4'>8</vcpu><metadata>{metadata}</metadata></domain>"
             );
             let definition = Definition::parse(&xml).unwrap();
-            let mut vm = defined(&definition, &CpuSet::first(8));
+            let mut vm = defined(&definition, (&CpuSet::first(8), &CpuSet::default()));
             leave_out(&mut vm, &definition);
             (vm.vcpus.len(), vm.online().to_string())
         };
