@@ -12,33 +12,45 @@ fn pings(vms: &Vms, name: &str) -> bool {
     std::process::Command::new("virsh").args(["-c", &vms.uri]).args(ping).output().unwrap().status.success()
 }
 
-/// The agent of a guest hangs for so long, from what is returned on or a little later.
-fn hang(scene: &Scene<'_>, seconds: u32) -> Instant {
+/// A look is a second, for that is more than `interval_ms` here. Its agent is asked then, answers within 0.1 s, or later by the next look on a
+/// crowded machine; and the guest, whose instructions are emulated, takes a while for what it is asked to do.
+const LOOKS: Duration = Duration::from_secs(2);
+const WORKS: Duration = Duration::from_secs(8);
+
+/// The agent of a guest hangs for so long, from some time between those that are returned on.
+fn hang(scene: &Scene<'_>, seconds: u32) -> [Instant; 2] {
     let Scene { vms, guest, .. } = scene;
     let hang = format!("answered; killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
     let hangs = Instant::now();
     vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
     until("its agent hangs", || !pings(vms, guest.name));
-    hangs
+    [hangs, Instant::now()]
 }
 
-/// Its owner wants it to be left alone while its agent hangs: that is done when the agent is there again (it is asked as soon as
-/// libvirt gave it up, after 5 s, with the next look), not when it would be tried anyway (after 10, 30, 70 and 150 s). Then it is as it was,
-/// and stays so.
+/// Its owner wants it to be left alone while its agent hangs: that is done at the look after its agent is there again (docs/limits.md), not when
+/// it would be tried anyway (after 10, 30, 70 and 150 s). Then it is as it was, and stays so.
 pub(crate) fn left_alone(scene: &Scene<'_>) {
     let Scene { vms, guest, .. } = scene;
     let mut daemon = scene.start(None);
     scene.is_sized_and_told();
-    let hangs = hang(scene, 110);
+    const HANGS: u32 = 110;
+    let [from, by] = hang(scene, HANGS);
     let owner = ["metadata", guest.name, "--live", "--uri", "urn:corefit:owner"];
     vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
     until("it is pending", || daemon.log().contains("not put back"));
     // It was tried first before that, and is tried anyway well before its agent is back, and long after.
-    let is_told_apart = hangs.elapsed() < Duration::from_secs(35);
+    let is_told_apart = from.elapsed() < Duration::from_secs(35);
     let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
-    let soon = Duration::from_secs(110 + 35).saturating_sub(hangs.elapsed());
+    let returned = by + Duration::from_secs(HANGS.into());
+    let soon = (returned + LOOKS + WORKS).saturating_duration_since(Instant::now());
     if is_told_apart {
         assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
+        let after = Instant::now().saturating_duration_since(from + Duration::from_secs(HANGS.into()));
+        let between = by.duration_since(from);
+        let _ = writeln!(
+            std::io::stderr(),
+            "it was let go {after:.1?} after its agent was back, or up to {between:.1?} less"
+        );
     } else {
         let _ = writeln!(
             std::io::stderr(),

@@ -30,7 +30,8 @@ const LEAD: Duration = Duration::from_secs(10);
 /// Begins the reason why nobody can be asked.
 const SHUT: &str = "guests cannot be asked: ";
 
-/// Who is awaited and answers at once is waited for, at each look no longer than this.
+/// Who is awaited and answers at once is waited for, at each look that asks it, and no longer than this: also one that hung before, which is
+/// asked when libvirt gave it up, so in one look of some six while it hangs.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Which line asks those that take their time.
@@ -136,8 +137,8 @@ impl Agents {
         wait(&self.board, &awaited, now, now + AT_ONCE);
     }
 
-    /// Begins a round of each line that has something to do and has come back; which are asked now that are awaited and answer at once.
-    fn begin(&mut self, vms: &[Key], now: Instant) -> Vec<Key> {
+    /// Begins a round of each line that has something to do and has come back; which are asked now that are awaited, and by which line.
+    fn begin(&mut self, vms: &[Key], now: Instant) -> Vec<(usize, Key)> {
         let mut awaited = Vec::new();
         let shared = self.board.clone();
         let mut board = lock(&shared);
@@ -184,8 +185,8 @@ impl Agents {
                 let (uri, shared) = (self.uri.clone(), shared.clone());
                 line.worker = line.crew.start("libvirt agents", move || open(&uri, &shared, at));
             }
-            let waits = |key: &&Key| at != SLOW && self.awaited.contains(*key);
-            let these: Vec<Key> = due.iter().filter(waits).cloned().collect();
+            let these = due.iter().filter(|key| self.awaited.contains(*key)).map(|key| (at, key.clone()));
+            let these: Vec<(usize, Key)> = these.collect();
             let for_round = shared.clone();
             let round = move |connection: &mut Connection| round(connection, &for_round, at, &due, every);
             match line.worker.as_ref().map(|worker| worker.post(round)) {
@@ -216,12 +217,15 @@ fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>, awaited: &BTreeSet<Key>
     [prompt, slow.into_iter().min_by_key(asked).into_iter().collect()]
 }
 
-/// Waits until these were asked, in the round that began at this time.
-fn wait(board: &Mutex<Board>, these: &[Key], since: Instant, until: Instant) {
+/// Waits until these were asked, each by its line, in the round that began at this time.
+fn wait(board: &Mutex<Board>, these: &[(usize, Key)], since: Instant, until: Instant) {
     let is_missing = |guest: &Guest| guest.asked.is_none_or(|asked| asked < since);
     let waits = || {
         let board = lock(board);
-        board.rounds[0].busy.is_some() && these.iter().filter_map(|key| board.guests.get(key)).any(is_missing)
+        let is_asked = |(line, key): &(usize, Key)| {
+            board.rounds[*line].busy.is_some() && board.guests.get(key).is_some_and(is_missing)
+        };
+        these.iter().any(is_asked)
     };
     while waits() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
@@ -337,30 +341,48 @@ mod tests {
         }
         agents.awaits(keys.clone().into());
         let asked = agents.begin(&keys, Instant::now());
-        assert_eq!(asked, keys[..1], "this one is asked again once it came back");
+        assert_eq!(asked, [(0, keys[0].clone())], "the other one is asked again once it came back");
         assert!(agents.lines[SLOW].worker.is_none());
     }
 
     #[test]
-    fn who_is_awaited_and_answers_at_once_is_waited_for() {
-        let (now, key): (_, Key) = (Instant::now(), ("uuid".into(), 1));
-        let board = Arc::new(Mutex::new(Board::default()));
-        lock(&board).guests.insert(key.clone(), Guest::new(now));
-        let awaited = [key.clone()];
-        let long = now + Duration::from_secs(60);
-        wait(&board, &awaited, now, long);
-        begin(&board, 0, Some(key.clone()));
-        wait(&board, &[], now, long);
-        wait(&board, &awaited, now, now);
-        let answers = board.clone();
-        let asked = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
-            lock(&answers).guests.get_mut(&key).unwrap().asked = Some(Instant::now());
-        });
-        wait(&board, &awaited, now, long);
-        assert!(lock(&board).guests.values().all(|guest| guest.asked.is_some()));
-        asked.join().unwrap();
-        assert!(now.elapsed() < Duration::from_secs(50), "it waits for nobody");
+    fn who_hung_and_is_awaited_is_waited_for_at_the_look_that_asks_it_again() {
+        for awaits in [false, true] {
+            let mut agents = Agents::new("test:///default", Duration::from_secs(60));
+            let key: Key = ("hung".into(), 1);
+            let mut hung = Guest::new(Instant::now());
+            hung.took = PROMPT;
+            lock(&agents.board).guests.insert(key.clone(), hung);
+            agents.awaits(awaits.then(|| key.clone()).into_iter().collect());
+            let asked = agents.begin(std::slice::from_ref(&key), Instant::now());
+            assert_eq!(asked, if awaits { vec![(SLOW, key)] } else { vec![] });
+            assert!(agents.lines[SLOW].worker.is_some(), "it is asked");
+        }
+    }
+
+    #[test]
+    fn who_is_awaited_and_answers_at_once_is_waited_for_whichever_line_asks() {
+        for line in [0, SLOW] {
+            let (now, key): (_, Key) = (Instant::now(), ("uuid".into(), 1));
+            let board = Arc::new(Mutex::new(Board::default()));
+            lock(&board).guests.insert(key.clone(), Guest::new(now));
+            let awaited = [(line, key.clone())];
+            let long = now + Duration::from_secs(60);
+            begin(&board, 1 - line, None);
+            wait(&board, &awaited, now, long);
+            begin(&board, line, Some(key.clone()));
+            wait(&board, &[], now, long);
+            wait(&board, &awaited, now, now);
+            let answers = board.clone();
+            let asked = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                lock(&answers).guests.get_mut(&key).unwrap().asked = Some(Instant::now());
+            });
+            wait(&board, &awaited, now, long);
+            assert!(lock(&board).guests.values().all(|guest| guest.asked.is_some()));
+            asked.join().unwrap();
+            assert!(now.elapsed() < Duration::from_secs(50), "it waits for nobody");
+        }
     }
 
     #[test]
