@@ -32,7 +32,8 @@ pub(super) fn notes(policy: &Policy, here: &[VmState]) -> Vec<String> {
         });
         let absent = !here.iter().any(|vm| matches(&rule.name, &vm.name));
         let absent = absent.then(|| format!("{place}: no VM has such a name now"));
-        of_rule.chain(absent).chain(beyond(policy, rule, here).map(|what| format!("{place}: {what}")))
+        let ranges = beyond(policy, rule, here).into_iter().chain(kept_wide(policy, rule, here));
+        of_rule.chain(absent).chain(ranges.map(move |what| format!("{place}: {what}")))
     });
     keys.chain(rules).collect()
 }
@@ -52,6 +53,30 @@ fn beyond(policy: &Policy, rule: &Rule, here: &[VmState]) -> Option<String> {
     };
     let vm = here.iter().find(keeps)?;
     Some(format!("min is {min}, and {} has {} vCPUs: it keeps them all", vm.name, vm.vcpus.len()))
+}
+
+/// Of a rule whose `max`, if no later rule says otherwise, is less than the pCPUs of a control group whose cpuset nobody sizes.
+fn kept_wide(policy: &Policy, rule: &Rule, here: &[VmState]) -> Option<String> {
+    let max = rule.max?;
+    let keeps = |vm: &&VmState| {
+        let all = policy.of(&vm.name);
+        vm.is_running_vm()
+            && vm.is_group()
+            && matches(&rule.name, &vm.name)
+            && all.max == Some(max)
+            && all.exclude != Some(true)
+            && policy.sized_by(vm) != LeverKind::Affinity
+            && (max as usize) < vm.vcpus.len()
+    };
+    let mut keep = here.iter().filter(keeps);
+    let (first, more) = (keep.next()?, keep.count());
+    let more = if more == 0 { String::new() } else { format!(", as {more} more") };
+    Some(format!(
+        "max is {max}, and the cpuset of {} keeps its {} pCPUs{more}: one of a control group is sized only where a rule that names it \
+         (not \"*\") says a size other than none, as size = \"vcpu-bal\"",
+        first.name,
+        first.vcpus.len()
+    ))
 }
 
 fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
@@ -81,7 +106,7 @@ fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::VcpuState;
+    use crate::machine::{Counters, VcpuState};
 
     fn of(text: &str) -> String {
         let vcpus = vec![VcpuState { online: true, ..VcpuState::default() }; 8];
@@ -113,6 +138,39 @@ mod tests {
         let policy = toml::from_str("[[vm]]\nname = \"*\"\nmin = 4\n").unwrap();
         let said = notes(&policy, &[vm("large", 8), vm("small", 2)]);
         assert_eq!(said, ["policy: vm[0] \"*\": min is 4, and small has 2 vCPUs: it keeps them all"]);
+    }
+
+    #[test]
+    fn a_maximum_that_narrows_no_cpuset_is_named_with_what_would() {
+        let group = |name: &str, pcpus| VmState {
+            name: name.into(),
+            vcpus: vec![VcpuState { online: true, ..VcpuState::default() }; pcpus],
+            whole: Some(Counters::default()),
+            ..VmState::default()
+        };
+        let here = [group("/a", 2), group("/b", 4)];
+        let said = |text: &str| notes(&toml::from_str(text).unwrap(), &here);
+        let rule = |text: &str| said(&format!("size = \"none\"\n[[vm]]\nname = \"/b\"\n{text}\n"));
+        for text in ["max = 3", "max = 3\nsize = \"none\""] {
+            let [note] = &rule(text)[..] else { panic!("{:?}", rule(text)) };
+            let head = "policy: vm[0] \"/b\": max is 3, and the cpuset of /b keeps its 4 pCPUs: ";
+            assert!(note.starts_with(head) && note.ends_with("size = \"vcpu-bal\""), "{note}");
+        }
+        for text in [
+            "max = 4",
+            "max = 3\nsize = \"vcpu-bal\"",
+            "max = 3\nexclude = true",
+            "min = 2",
+            "size = \"corefit\"",
+        ] {
+            assert_eq!(rule(text), Vec::<String>::new(), "{text}");
+        }
+        // One line for all of a rule; what one of all names says of size is not meant for groups.
+        let all = said("[[vm]]\nname = \"*\"\nsize = \"corefit\"\nmax = 1\n");
+        assert!(
+            all.len() == 1 && all[0].contains("the cpuset of /a keeps its 2 pCPUs, as 1 more: "),
+            "{all:?}"
+        );
     }
 
     #[test]

@@ -145,7 +145,8 @@ fn no_cpuset() -> MachineError {
 /// and its cpuset, where there is none, or it is empty.
 pub(super) fn fixed(group: &VmGroup) -> Vec<Fixed> {
     let reason = "it is a control group, which has only weight, quota, cpuset and slices";
-    let cpuset = "it is a control group, whose cpuset is sized where a rule that names it says size";
+    let cpuset =
+        "it is a control group, whose cpuset is sized where a rule that names it says a size other than none";
     let kinds = [
         (LeverKind::Online, cpuset),
         (LeverKind::HelperWeight, reason),
