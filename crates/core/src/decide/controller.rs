@@ -230,7 +230,7 @@ impl Controller {
         let grants = self.arbitrate(&asked, &requests, &usable, (&seen, usual), &mut step);
         self.fares(usual, &mut step);
         step.notes.extend(self.approximates(&asked, &seen));
-        step.notes.extend(vain::notes(&self.policy, &now.vms));
+        step.notes.extend(vain::notes(&self.policy, now));
         step.notes.extend(pinned::notes(now, &self.policy));
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());

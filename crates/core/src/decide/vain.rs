@@ -2,10 +2,15 @@
 
 use super::policy::matches;
 use super::{Arbiter, Forecast, Placer, Policy, Rule, Shaper, Sizer, Weigher};
-use crate::machine::{LeverKind, VmState};
+use crate::CpuSet;
+use crate::machine::{LeverKind, Snapshot, VmState};
+
+/// As many names are listed.
+const NAMED: usize = 4;
 
 /// Each such key, as a note; names that no VM has are of those that are here now. What owners ask for is none.
-pub(super) fn notes(policy: &Policy, here: &[VmState]) -> Vec<String> {
+pub(super) fn notes(policy: &Policy, now: &Snapshot) -> Vec<String> {
+    let here = &now.vms[..];
     let sizes = policy.rules().map(|rule| rule.size);
     let sizers = std::iter::once(Some(policy.size)).chain(sizes);
     let asks = policy.arbitrate != Arbiter::None;
@@ -35,7 +40,47 @@ pub(super) fn notes(policy: &Policy, here: &[VmState]) -> Vec<String> {
         let ranges = beyond(policy, rule, here).into_iter().chain(kept_wide(policy, rule, here));
         of_rule.chain(absent).chain(ranges.map(move |what| format!("{place}: {what}")))
     });
-    keys.chain(rules).collect()
+    keys.chain(left_on_reserved(policy, now)).chain(rules).collect()
+}
+
+/// Of control groups that nobody takes off reserved pCPUs, though something is made of `reserved`: those that are not sized and may use all
+/// pCPUs, and without placement all that are not sized.
+fn left_on_reserved(policy: &Policy, now: &Snapshot) -> Option<String> {
+    let sized = |vm: &&VmState| policy.sized_by(vm) == LeverKind::Affinity;
+    let places = policy.place != Placer::None;
+    if !places && !now.vms.iter().any(|vm| sized(&vm)) {
+        return None;
+    }
+    let (pcpus, offline) = now.pcpu_sets();
+    let online = pcpus.difference(&offline);
+    let reserved = policy.reserved.intersection(&online);
+    let left = |vm: &&VmState| {
+        let may =
+            |set: &dyn Fn(&CpuSet) -> bool| vm.vcpus.iter().all(|v| v.affinity.as_ref().is_none_or(set));
+        let left = if places { may(&|set| online.is_within(set)) } else { may(&|set| set.meets(&reserved)) };
+        vm.is_running_vm()
+            && vm.is_group()
+            && left
+            && !sized(vm)
+            && vm.fixed(LeverKind::Affinity).is_none()
+            && policy.of(&vm.name).exclude != Some(true)
+    };
+    let left: Vec<&str> = now.vms.iter().filter(left).map(|vm| vm.name.as_str()).collect();
+    (!reserved.is_empty() && !left.is_empty()).then(|| {
+        format!(
+            "policy: reserved pCPUs {reserved} stay in the cpusets of {}: those of control groups that may use all pCPUs, or that nothing \
+             places, are left as they are; a rule that names them with a size (size = \"vcpu-bal\") takes them off, or somebody who \
+             writes {} into their cpuset.cpus",
+            listed(&left),
+            online.difference(&reserved)
+        )
+    })
+}
+
+/// The first names, and how many more there are.
+fn listed(names: &[&str]) -> String {
+    let first = names[..names.len().min(NAMED)].join(", ");
+    if names.len() > NAMED { format!("{first} and {} more", names.len() - NAMED) } else { first }
 }
 
 /// Of a rule whose `min`, if no later rule says otherwise, is more than a VM of it has vCPUs.
@@ -106,12 +151,46 @@ fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Counters, VcpuState};
+    use crate::CpuId;
+    use crate::machine::{Counters, Pcpu, VcpuState};
 
     fn of(text: &str) -> String {
         let vcpus = vec![VcpuState { online: true, ..VcpuState::default() }; 8];
         let b = VmState { name: "b".into(), vcpus, ..VmState::default() };
-        notes(&toml::from_str(text).unwrap(), &[b]).join("\n")
+        notes(&toml::from_str(text).unwrap(), &on_four(vec![b])).join("\n")
+    }
+
+    /// A host of four pCPUs.
+    fn on_four(vms: Vec<VmState>) -> Snapshot {
+        let pcpu = |id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() };
+        Snapshot { pcpus: (0..4).map(pcpu).collect(), vms, ..Snapshot::default() }
+    }
+
+    fn group(name: &str, set: &str) -> VmState {
+        let affinity: Option<CpuSet> = set.parse().ok();
+        let pcpus = affinity.as_ref().map_or(0, CpuSet::len);
+        let vcpu = VcpuState { online: true, affinity, ..VcpuState::default() };
+        let whole = Some(Counters::default());
+        VmState { name: name.into(), vcpus: vec![vcpu; pcpus], whole, ..VmState::default() }
+    }
+
+    #[test]
+    fn groups_that_stay_on_reserved_pcpus_are_named_in_one_line_with_what_takes_them_off() {
+        let groups = ["/a", "/b", "/c", "/d", "/e"].map(|name| group(name, "0-3"));
+        let host = on_four([&groups[..], &[group("/narrow", "0-1")]].concat());
+        let said = |text: &str| notes(&toml::from_str(&format!("size = \"none\"\n{text}")).unwrap(), &host);
+        let [note] = &said("reserved = \"0\"\nplace = \"corefit\"\n")[..] else { panic!() };
+        assert!(note.contains("pCPUs 0 stay in the cpusets of /a, /b, /c, /d and 1 more: "), "{note}");
+        assert!(note.contains("size = \"vcpu-bal\"") && note.contains("writes 1-3 into"), "{note}");
+        // Who is sized leaves them, and so does who is placed; who is left alone is nobody's business.
+        let rule = |name: &str, what: &str| format!("[[vm]]\nname = \"{name}\"\n{what}\n");
+        let sized = ["/a", "/b", "/c", "/d"].map(|name| rule(name, "size = \"vcpu-bal\"")).concat();
+        let place = "reserved = \"0\"\nplace = \"corefit\"\n";
+        assert_eq!(said(&format!("{place}{sized}{}", rule("/e", "exclude = true"))), Vec::<String>::new());
+        // Nothing is placed: those that are not sized.
+        let [note] = &said(&format!("reserved = \"0\"\n{sized}"))[..] else { panic!() };
+        assert!(note.contains("stay in the cpusets of /e, /narrow: "), "{note}");
+        assert_eq!(said("place = \"corefit\"\n"), Vec::<String>::new(), "nothing is reserved");
     }
 
     #[test]
@@ -136,19 +215,13 @@ mod tests {
         let vcpus = |n| vec![VcpuState { online: true, ..VcpuState::default() }; n];
         let vm = |name: &str, n| VmState { name: name.into(), vcpus: vcpus(n), ..VmState::default() };
         let policy = toml::from_str("[[vm]]\nname = \"*\"\nmin = 4\n").unwrap();
-        let said = notes(&policy, &[vm("large", 8), vm("small", 2)]);
+        let said = notes(&policy, &on_four(vec![vm("large", 8), vm("small", 2)]));
         assert_eq!(said, ["policy: vm[0] \"*\": min is 4, and small has 2 vCPUs: it keeps them all"]);
     }
 
     #[test]
     fn a_maximum_that_narrows_no_cpuset_is_named_with_what_would() {
-        let group = |name: &str, pcpus| VmState {
-            name: name.into(),
-            vcpus: vec![VcpuState { online: true, ..VcpuState::default() }; pcpus],
-            whole: Some(Counters::default()),
-            ..VmState::default()
-        };
-        let here = [group("/a", 2), group("/b", 4)];
+        let here = on_four(vec![group("/a", "0-1"), group("/b", "0-3")]);
         let said = |text: &str| notes(&toml::from_str(text).unwrap(), &here);
         let rule = |text: &str| said(&format!("size = \"none\"\n[[vm]]\nname = \"/b\"\n{text}\n"));
         for text in ["max = 3", "max = 3\nsize = \"none\""] {
