@@ -65,6 +65,8 @@ pub(super) struct Daemon<'a> {
     owned: BTreeMap<String, String>,
     /// What is so besides what a look shows, since the configuration was read.
     notes: Vec<String>,
+    /// Why nothing is changed, while the journal cannot be written.
+    unwritten: Option<String>,
     /// Control groups whose cpusets are sized, or were and are not put back yet.
     sized: BTreeSet<VmId>,
     /// What would be changed, as it was said last.
@@ -116,6 +118,7 @@ impl<'a> Daemon<'a> {
             told,
             owned,
             notes: note.into_iter().collect(),
+            unwritten: None,
             planned,
             unread: BTreeSet::new(),
             counts: BTreeMap::new(),
@@ -323,6 +326,7 @@ impl<'a> Daemon<'a> {
                 for note in keeper.unsaid() {
                     log(Level::Warning, "note", &[("what", note)]);
                 }
+                self.unwritten = keeper.unwritten();
                 self.controller.told(&outcomes);
                 let missed =
                     |outcome: &&Outcome| outcome.action.lever == Lever::Told && outcome.result.is_err();

@@ -37,6 +37,8 @@ pub(crate) struct Journal {
     of: BTreeMap<VmId, Vec<usize>>,
     /// Entries that the file has of this boot.
     on_disk: Vec<Entry>,
+    /// Why it could not be written the last time, if so.
+    unwritten: Option<String>,
 }
 
 impl Journal {
@@ -69,7 +71,7 @@ impl Journal {
             (content.by_guests, content.entries) = (found.by_guests, found.entries);
         }
         let (of, on_disk) = (places(&content.entries), content.entries.clone());
-        Ok(Journal { dir: dir.into(), _lock: lock, content, of, on_disk })
+        Ok(Journal { dir: dir.into(), _lock: lock, content, of, on_disk, unwritten: None })
     }
 
     /// What an earlier run left, if there is a journal in the directory: the machine, and how many settings of it that are changed
@@ -162,8 +164,22 @@ impl Journal {
         if self.is_stale() { self.write() } else { Ok(()) }
     }
 
+    /// Why it could not be written the last time, if so, as long as that goes on.
+    pub(crate) fn unwritten(&mut self) -> Option<&str> {
+        if self.unwritten.is_some() {
+            let _ = self.write();
+        }
+        self.unwritten.as_deref()
+    }
+
     /// Writes what is here.
     pub(crate) fn write(&mut self) -> io::Result<()> {
+        let written = self.replace_file();
+        self.unwritten = written.as_ref().err().map(ToString::to_string);
+        written
+    }
+
+    fn replace_file(&mut self) -> io::Result<()> {
         let by_guests = self.by_guests().cloned().collect();
         self.content.by_guests = by_guests;
         let body = serde_json::to_string_pretty(&self.content).map_err(io::Error::other)?;

@@ -196,6 +196,19 @@ impl Keeper {
         self.earlier.clear();
     }
 
+    /// Why nothing is changed now, where the journal could not be written the last time and cannot be yet.
+    pub(crate) fn unwritten(&mut self) -> Option<String> {
+        let error = self.journal.unwritten()?.to_owned();
+        Some(self.unwritable(&error))
+    }
+
+    fn unwritable(&self, error: &str) -> String {
+        format!(
+            "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
+            self.journal.path().display()
+        )
+    }
+
     /// Whether the last batch came so far with an action that it wrote something, or tried to.
     pub(crate) fn tried(&self, action: &Action) -> bool {
         self.just_written.contains(&key(action))
@@ -228,10 +241,7 @@ impl Keeper {
                 !self.theirs.contains_key(&entry.key()) && !self.put_back.contains(&entry.key())
             });
             // Not for good: a disk is full until somebody makes room.
-            let why = MachineError::Untried(format!(
-                "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
-                self.journal.path().display()
-            ));
+            let why = MachineError::Untried(self.unwritable(&error.to_string()));
             let unwritten = results.iter_mut().filter(|result| result.is_none());
             unwritten.for_each(|result| *result = Some(Err(why.clone())));
         }

@@ -79,6 +79,7 @@ impl Daemon<'_> {
             return true;
         }
         keeper.owes_all();
+        self.unwritten = None;
         self.ending();
         let (begun, ended, worked) = (Instant::now(), Cell::new(false), Cell::new(Duration::ZERO));
         // What could be put back is nobody's waiting.

@@ -71,7 +71,7 @@ impl Daemon<'_> {
     /// What is so besides what a look shows.
     fn own_notes(&self) -> impl Iterator<Item = String> {
         let left = self.left.now().map(|what| format!("left to the kernel: {}", what.reason));
-        left.chain(self.notes.iter().cloned())
+        self.unwritten.iter().cloned().chain(left).chain(self.notes.iter().cloned())
     }
 
     /// Notes, each once.
@@ -219,6 +219,7 @@ mod tests {
 
     use super::super::tests::{arguments, looking, running};
     use super::*;
+    use crate::manage::{Boot, Journal};
 
     #[test]
     fn while_looks_are_short_what_is_shown_as_measured_is_of_a_second_all_the_same() {
@@ -233,6 +234,32 @@ mod tests {
         // Before a second is over one look is all that is known, of which each may be anything from 0.3 to 0.7.
         let all: Vec<Option<Cpus>> = (0..42).map(|_| shown()).skip(11).collect();
         assert!(all.iter().all(|used| used.is_some_and(|used| (0.4..0.55).contains(&used.0))), "{all:?}");
+    }
+
+    #[test]
+    fn while_the_journal_cannot_be_written_the_first_note_says_that_nothing_is_changed_and_why() {
+        let (args, dir) = (arguments(), tempfile::tempdir().unwrap());
+        let mut daemon = looking(&args);
+        let journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+        daemon.keeper = Some(Keeper::new(journal, Duration::from_secs(1)));
+        let mut notes = || {
+            daemon.timed().unwrap();
+            daemon.shown().notes
+        };
+        (0..2).for_each(|_| drop(notes()));
+        let said = |notes: &[String]| notes.iter().position(|note| note.starts_with("nothing is changed: "));
+        // As on a disk that is full: what is to become the journal cannot be opened.
+        let beside = dir.path().join("journal.new");
+        std::fs::create_dir(&beside).unwrap();
+        let full: Vec<Vec<String>> = (0..8).map(|_| notes()).collect();
+        let last = full.last().unwrap();
+        assert_eq!(said(last), Some(0), "{full:?}");
+        assert!(
+            last[0].contains("journal cannot be written: ") && last[0].contains("make room there"),
+            "{last:?}"
+        );
+        std::fs::remove_dir(&beside).unwrap();
+        assert_eq!(said(&notes()), None);
     }
 
     #[test]
