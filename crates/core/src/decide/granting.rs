@@ -21,6 +21,9 @@ use crate::{CpuSet, Cpus};
 /// What helps who gets less than it was granted.
 const REMEDY: &str = ": vCPUs that stay are more than there are pCPUs for them, which only weights divide as granted (weigh = \"grants\")";
 
+/// What leaves room where more is guaranteed than there is, as nothing else is said.
+const LESS: &str = " (a pCPU each where no rule says another number: guaranteed = 0.1 in a rule with name = \"*\" leaves room)";
+
 /// What measuring adds, in pCPUs.
 pub(super) const ROUNDING: f64 = 0.1;
 
@@ -133,15 +136,17 @@ impl Controller {
         let named = named.map(|(asked, own)| (own, asked.guaranteed(weighs)));
         let sure: Vec<(&CpuSet, f64)> = named.chain(silent.iter().map(|(own, sure)| (own, *sure))).collect();
         let guaranteed: f64 = sure.iter().map(|(_, sure)| sure).sum();
+        let usual = asked.iter().any(|asked| asked.rule.guaranteed.is_none() && asked.rule.min.is_none());
+        let less = if weighs && usual { LESS } else { "" };
         if guaranteed > count(pcpus) {
             let guaranteed = Cpus(guaranteed);
             return Some(format!(
-                "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
+                "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs{less}"
             ));
         }
         let set = Room::lacks(sure, &usable)?;
         Some(format!(
-            "more of pCPUs {set} are guaranteed than there are: not all VMs that may use them can get theirs"
+            "more of pCPUs {set} are guaranteed than there are: not all VMs that may use them can get theirs{less}"
         ))
     }
 

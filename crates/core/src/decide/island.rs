@@ -11,7 +11,7 @@ use super::part::{may_use, online};
 use super::room::Room;
 use super::weigh::Granted;
 use crate::CpuSet;
-use crate::machine::HostEstimate;
+use crate::machine::{HostEstimate, VmState};
 use crate::units::count;
 
 /// VMs that pCPUs were granted to, of which each shares pCPUs with another, directly or over others, and more vCPUs stay than there are pCPUs
@@ -56,7 +56,8 @@ pub(super) fn islands<'a>(seen: &HostEstimate, granted: &[Granted<'a>], policy: 
         let stay = count(vcpus.min(own.len()));
         (own, stay)
     };
-    let running = (0..seen.vms.len()).filter(|number| seen.vms[*number].seen.is_running_vm());
+    let runs = |vm: &VmState| vm.is_running_vm() && !vm.empty;
+    let running = (0..seen.vms.len()).filter(|number| runs(&seen.vms[*number].seen));
     let stay: Vec<(CpuSet, f64)> = running.map(stay).collect();
     let lacks = |(_, part): (CpuSet, Vec<&(CpuSet, f64)>)| {
         Room::lacks(part.into_iter().map(|(own, stay)| (own, *stay)), &online)

@@ -95,9 +95,10 @@ pub(super) fn left_alone(vm: &VmState, policy: &Policy) -> bool {
     vm.hands_off || vm.unclear.is_some() || policy.of(&vm.name).exclude == Some(true)
 }
 
-/// pCPUs that a VM's rule guarantees it, as far as its cap and affinity leave them; `None` where it says nothing, and of one that is left alone.
+/// pCPUs that a VM's rule guarantees it, as far as its cap and affinity leave them; `None` where it says nothing, and of one that is left alone, or a group
+/// without a process.
 pub(super) fn guaranteed(vm: &VmEstimate, policy: &Policy, pcpus: &CpuSet) -> Option<f64> {
-    let min = policy.of(&vm.seen.name).min.filter(|_| !left_alone(&vm.seen, policy))?;
+    let min = policy.of(&vm.seen.name).min.filter(|_| !left_alone(&vm.seen, policy) && !vm.seen.empty)?;
     let own = may_use(policy, pcpus, vm);
     Some(useful(vm, &own, each(vm) * f64::from(min).min(count(vm.seen.vcpus.len()))))
 }

@@ -372,25 +372,35 @@ fn parts_of<'a>(granted: &[Granted<'a>], pcpus: f64) -> Vec<Part<'a>> {
 }
 
 /// What is guaranteed to each, as far as it fits: the more important first, equally important ones in proportion. Nobody gets nothing.
-/// And what of that is missing to others: where not all fits, what is not wanted is not.
+/// And what of that is missing to others: where not all fits, what is not wanted is not. Who wants less than that, of those whom others
+/// come before, has at least what it would get if all of them wanted theirs, and no more than that: it may want it at once.
 fn guarantees(granted: &[Granted<'_>], pcpus: f64) -> (Vec<f64>, f64) {
     let all: f64 = granted.iter().map(|granted| granted.guaranteed).sum();
     let claims = |granted: &Granted<'_>| {
         if all > pcpus { granted.guaranteed.min(granted.wants) } else { granted.guaranteed }
     };
-    let mut wanted: BTreeMap<std::cmp::Reverse<i32>, f64> = BTreeMap::new();
+    // Of each priority, in this order: what is wanted of what is guaranteed, and that; then the part of each that they get.
+    let mut of: BTreeMap<std::cmp::Reverse<i32>, (f64, f64)> = BTreeMap::new();
     for granted in granted {
-        *wanted.entry(std::cmp::Reverse(granted.priority)).or_default() += claims(granted);
+        let (wanted, guaranteed) = of.entry(std::cmp::Reverse(granted.priority)).or_default();
+        *wanted += claims(granted);
+        *guaranteed += granted.guaranteed;
     }
     let mut left = pcpus;
-    for wanted in wanted.values_mut() {
-        let fits = if *wanted > left { left / *wanted } else { 1.0 };
-        left -= *wanted * fits;
-        *wanted = fits.max(LITTLE);
+    for (place, (wanted, guaranteed)) in of.values_mut().enumerate() {
+        let fits = |sum: f64| if sum > left { left / sum } else { 1.0 };
+        let of_wanted = fits(*wanted);
+        let of_all = if place == 0 { of_wanted } else { fits(*guaranteed) };
+        left -= *wanted * of_wanted;
+        (*wanted, *guaranteed) = (of_wanted.max(LITTLE), of_all.max(LITTLE));
     }
-    let part = |granted: &Granted<'_>| wanted[&std::cmp::Reverse(granted.priority)];
-    let sure = granted.iter().map(|granted| granted.guaranteed * part(granted)).collect();
-    (sure, granted.iter().map(|granted| claims(granted) * part(granted)).sum())
+    let part = |granted: &Granted<'_>| of[&std::cmp::Reverse(granted.priority)];
+    let sure = |granted: &Granted<'_>| {
+        let (of_wanted, of_all) = part(granted);
+        (of_wanted * claims(granted)).max(of_all * granted.guaranteed)
+    };
+    let missing = granted.iter().map(|granted| claims(granted) * part(granted).0).sum();
+    (granted.iter().map(sure).collect(), missing)
 }
 
 /// Whole weights that a host takes, in the proportion of these as far as that can be: less than these where one would be too great, more where

@@ -175,6 +175,9 @@ pub struct VmState {
     /// Of a control group whose threads keep to fewer pCPUs than its cpuset allows (they set their own affinity): those that it allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<CpuSet>,
+    /// It is a control group without a process: nobody in it could use anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub empty: bool,
     /// vCPUs that stay online however many it is to have: those of its start, where they only come and go by plugging.
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub cold: CpuSet,

@@ -158,6 +158,58 @@ fn a_guarantee_that_is_not_wanted_takes_nothing_from_another() {
     assert!(a / (a + c) > 0.66, "4 of 6: {a} and {c}");
 }
 
+/// Who is important and wants it has it, and who is not, and wants nothing now, does not weigh as much: it may want it the next moment.
+#[test]
+fn of_guarantees_that_do_not_fit_an_idle_one_of_the_least_important_weighs_little() {
+    let rule = |name: &str, priority| Rule { name: name.into(), priority: Some(priority), ..Rule::default() };
+    let policy = Policy {
+        size: Sizer::None,
+        arbitrate: Arbiter::Priority,
+        weigh: Weigher::Grants,
+        vm: vec![rule("high", 1), rule("idle", -1)],
+        ..Policy::default()
+    };
+    let busy = |name: &str| vm(name, 1, None, |_| 1.0);
+    let mut toy = Toy::new(2, vec![busy("high"), busy("a"), busy("b"), vm("idle", 1, None, |_| 0.0)]);
+    toy.vms[0].state.weight = Some(Weight(2048.0));
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 30);
+    let [high, a, b, idle] = toy.weights()[..] else { panic!() };
+    assert!(a == b && (0.45..0.55).contains(&(a / high)), "half of a pCPU each: {:?}", toy.weights());
+    assert!(idle < 0.15 * high && high > 2048.0, "{:?}", toy.weights());
+}
+
+/// Containers that are not started yet, or have ended, and hold a control group all the same.
+#[test]
+fn a_group_without_a_process_is_granted_and_guaranteed_nothing() {
+    let policy = |guaranteed| Policy {
+        size: Sizer::None,
+        arbitrate: Arbiter::Priority,
+        weigh: Weigher::Grants,
+        vm: vec![Rule { name: "a".into(), priority: Some(1), guaranteed, ..Rule::default() }],
+        ..Policy::default()
+    };
+    let busy = |name: &str| vm(name, 2, None, |_| 1.0);
+    let vms = || vec![busy("a"), busy("b"), vm("c", 2, None, |_| 0.0), vm("d", 2, None, |_| 0.0)];
+    let notes = |empty, guaranteed| {
+        let mut toy = Toy::new(2, vms());
+        toy.vms[2..].iter_mut().for_each(|vm| vm.state.empty = empty);
+        let mut controller = Controller::new(policy(guaranteed));
+        toy.rule(&mut controller, 30);
+        let step = controller.step(&toy.observe()).unwrap();
+        let said: Vec<String> = step.notes.into_iter().filter(|note| note.contains("guaranteed")).collect();
+        (said, step.given.len(), toy.weights()[2..] == [1024.0; 2])
+    };
+    assert_eq!(notes(true, None), (vec![], 2, true), "two for two");
+    let (said, given, _) = notes(false, None);
+    assert_eq!((said.len(), given), (1, 4));
+    let remedy = "(a pCPU each where no rule says another number: guaranteed = 0.1 in a rule with name = \"*\" leaves room)";
+    assert!(
+        said[0].starts_with("4.00 pCPUs are guaranteed, more than the 2") && said[0].ends_with(remedy),
+        "{said:?}"
+    );
+}
+
 /// A cap of a part of a pCPU is no guarantee of more than that, nor is a part beyond it any use.
 #[test]
 fn what_a_cap_leaves_of_a_guarantee_is_all_that_counts() {

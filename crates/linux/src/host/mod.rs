@@ -88,6 +88,8 @@ struct Known {
     usage_text: Option<String>,
     /// The group and all below it; nothing where nobody asks.
     inside: Vec<String>,
+    /// No process is in any of these, as far as is known.
+    empty: bool,
     usage_ns: Option<u64>,
     /// Whether its threads were read before.
     counted: bool,
@@ -366,6 +368,7 @@ impl HostReader {
             slices: g.slicer.map(|slicer| slicer.view(known.tally.threads().into_iter().take(SLICES))),
             on: known.tally.on.clone(),
             began: known.began,
+            empty: g.counters == VmCounters::Read && known.empty,
         });
         known.growth_ns
     }
@@ -464,14 +467,24 @@ impl HostReader {
         let over_ns = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
         if used == Some(0) && !first && !moved {
             known.tally.rested(&self.kept, over_ns);
+            // A process may be there by now that sleeps, or the last one has ended.
+            if known.read_at == g.now {
+                let listed = |group: &String| self.tree.threads(&self.kept.root, group);
+                let none = |group| listed(group).is_ok_and(|threads| threads.is_empty());
+                known.empty = self.sees_all && !known.inside.is_empty() && known.inside.iter().all(none);
+            }
             g.view.others.extend(known.realtime.states(&scene(path, g.now, self.last, &g.all), owner));
             return;
         }
         let mut threads = Vec::new();
+        let mut complete = self.sees_all && !known.inside.is_empty();
         for group in &known.inside {
             let listed = optional(self.tree.threads(&self.kept.root, group));
-            threads.extend(g.notes.ask(What::Threads, listed).unwrap_or_default());
+            let listed = g.notes.ask(What::Threads, listed);
+            complete &= listed.is_some();
+            threads.extend(listed.unwrap_or_default());
         }
+        known.empty = complete && threads.is_empty();
         let before = known.tally.sums().run_ns.unwrap_or(0);
         let masks = known.read_at == g.now || known.tally.masks.is_empty();
         let last = self.last.filter(|_| !first || known.began.is_some());
@@ -518,6 +531,7 @@ impl Known {
             usage_file: None,
             usage_text: None,
             inside: Vec::new(),
+            empty: false,
             usage_ns: None,
             counted: false,
             moved: false,

@@ -116,3 +116,25 @@ fn a_group_that_rests_has_the_pcpus_of_its_new_cpuset() {
     toy.put("proc/100/status", "Cpus_allowed_list:\t0-6\n");
     assert_eq!(cpus(toy.look(&vms, 6)), "0-6", "which the kernel moved with it");
 }
+
+#[test]
+fn a_group_in_which_and_below_which_no_process_is_is_empty_until_there_is_one() {
+    let vms = ["/a".to_owned(), "/b".to_owned(), "/c".to_owned()];
+    let groups = [("/a", 0), ("/b", 1), ("/c", 0), ("/c/d", 1)].map(|(path, threads)| (path.into(), threads));
+    let mut toy = Toy::new(&groups);
+    let empty = |view: HostView| view.vms.into_iter().map(|vm| vm.into_vm().empty).collect::<Vec<_>>();
+    assert_eq!(empty(toy.look(&vms, 1)), [true, false, false]);
+    assert_eq!(empty(toy.look(&vms, 1)), [true, false, false]);
+    // One comes and sleeps, and one ends: that is seen with the settings.
+    toy.put("cg/a/cgroup.threads", "100\n");
+    toy.put("cg/b/cgroup.threads", "");
+    assert_eq!(empty(toy.look(&vms, 6)), [false, true, false]);
+    // One that runs is seen at once.
+    toy.put("cg/b/cgroup.threads", "100\n");
+    toy.put("cg/b/cpu.stat", "usage_usec 1000\n");
+    assert_eq!(empty(toy.look(&vms, 1)), [false, false, false]);
+    // Who is not shown all processes does not know.
+    toy.put("cg/b/cgroup.threads", "");
+    toy.reader.sees_all = false;
+    assert_eq!(empty(toy.look(&vms, 6)), [false, false, false]);
+}

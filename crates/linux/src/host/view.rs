@@ -75,6 +75,8 @@ pub struct VmGroup {
     pub on: CpuSet,
     /// An instant before it was made, after the look before, if it is new.
     pub began: Option<Time>,
+    /// No process is in it, or below it.
+    pub empty: bool,
 }
 
 impl VmGroup {
@@ -94,6 +96,7 @@ impl VmGroup {
             whole: Some(self.counters),
             cache: self.cache,
             began: self.began,
+            empty: self.empty,
             fixed,
             slices: self.slices,
             memory_nodes: self.memory_nodes,
