@@ -113,7 +113,7 @@ fn nodes(problem: &Problem, seen: &VmEstimate, placed: &Placed) -> Option<Action
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Fixed, LeverKind, Pcpu, Snapshot, VcpuState, VmId, VmState, estimate};
+    use crate::machine::{Counters, Fixed, LeverKind, Pcpu, Snapshot, VcpuState, VmId, VmState, estimate};
     use crate::topology::Topology;
     use crate::{CpuId, Time};
 
@@ -215,8 +215,8 @@ mod tests {
         assert_eq!(
             reserved,
             [
-                "a affinity of vCPU 0: 0 -> 1, a core of its own",
-                "a affinity of vCPU 1: 0 -> 3, a core of its own"
+                "a affinity of vCPU 0: 0 -> 1, leaves reserved pCPUs: a core of its own",
+                "a affinity of vCPU 1: 0 -> 3, leaves reserved pCPUs: a core of its own"
             ]
         );
         // Three busy vCPUs on two cores: the more important one has its own.
@@ -233,13 +233,36 @@ mod tests {
             let both = || ["a", "b"].map(|name| vm(name, &["0-1"], None)).to_vec();
             let found = planned_by(by, "2 cores", both(), reserved);
             assert_eq!(found.len(), 2, "{by:?}: {found:?}");
-            assert!(found.iter().all(|text| text.contains(": 0-1 -> 1, ")), "{by:?}: {found:?}");
+            assert!(
+                found.iter().all(|text| text.contains(": 0-1 -> 1, leaves reserved pCPUs: ")),
+                "{by:?}: {found:?}"
+            );
             // Once they are there, nothing is to be done, nor without anybody who can be placed.
             let there = ["a", "b"].map(|name| vm(name, &["1"], None)).to_vec();
             assert_eq!(planned_by(by, "2 cores", there, reserved), [""; 0], "{by:?}");
             let excluded = format!("{reserved}\n[[vm]]\nname = \"*\"\nexclude = true");
             assert_eq!(planned_by(by, "2 cores", both(), &excluded), [""; 0], "{by:?}");
         }
+    }
+
+    #[test]
+    fn a_group_that_was_on_a_reserved_pcpu_is_told_that_and_that_others_may_run_where_it_goes() {
+        let group = |name: &str, set: &str, pcpus: usize| VmState {
+            whole: Some(Counters::default()),
+            ..vm(name, &vec![set; pcpus], None)
+        };
+        let groups =
+            |set| vec![group("/narrow", set, 1), group("/wide", "0-7", 8), group("/wide too", "0-7", 8)];
+        let found = planned_on("8 cores", groups("1"), "reserved = \"1-7\"");
+        let why = "leaves reserved pCPUs: shares a core with VMs that may run anywhere there: the vCPUs of all VMs are more than the \
+                   cores for them";
+        assert_eq!(found, [format!("/narrow affinity of vCPU 0: 1 -> 0, {why}")]);
+        assert_eq!(planned_on("8 cores", groups("0"), "reserved = \"1-7\""), [""; 0]);
+        // Two of them: of a single pCPU there is no pool, and nobody was pinned one by one.
+        let two = vec![group("/a", "1", 1), group("/b", "1", 1)];
+        let found = planned_on("8 cores", two, "reserved = \"1-7\"");
+        let why = "leaves reserved pCPUs: 2 vCPUs share this pCPU: there is no other for them";
+        assert!(found.len() == 2 && found.iter().all(|text| text.ends_with(why)), "{found:?}");
     }
 
     #[test]

@@ -188,15 +188,24 @@ pub enum Reason {
     },
     /// It shares pCPUs with others.
     #[error(
-        "{} share {}: pinned one by one, some would idle while others have a queue",
+        "{} share {}",
         count(*vcpus, "vCPU"),
-        if *pcpus == 1 { "this pCPU".into() } else { format!("these {pcpus} pCPUs") }
+        match *pcpus {
+            1 => "this pCPU: there is no other for them".into(),
+            more => format!("these {more} pCPUs: pinned one by one, some would idle while others have a queue"),
+        }
     )]
     Pool {
         /// How many may use them.
         vcpus: usize,
         /// How many there are.
         pcpus: usize,
+    },
+    /// It may use pCPUs now that are kept for the host.
+    #[error("leaves reserved pCPUs: {there}")]
+    Reserved {
+        /// Why it should run there, and on no others.
+        there: Box<Reason>,
     },
     /// As the policy of the paper has it.
     #[error("{0}")]
@@ -210,11 +219,30 @@ const ROUNDS: usize = 8;
 #[must_use]
 pub fn place(problem: &Problem, policy: Policy) -> Placement {
     let ground = Ground::new(problem);
-    match policy {
+    let mut found = match policy {
         Policy::None => policies::none(problem, &ground),
         Policy::Ulas => policies::ulas(problem, &ground),
         Policy::OptimalAffinity => policies::optimal_affinity(problem, &ground),
         Policy::Corefit => settled(problem, &ground),
+    };
+    say_reserved(problem, &mut found);
+    found
+}
+
+/// That of vCPUs whose present set has pCPUs that are kept for the host, and the new one has not.
+fn say_reserved(problem: &Problem, found: &mut Placement) {
+    let reserved = problem.reserved.intersection(&problem.topology.online());
+    if reserved.is_empty() {
+        return;
+    }
+    for (vm, placed) in problem.vms.iter().zip(&mut found.vms).filter(|(vm, _)| !vm.stays) {
+        for (vcpu, seat) in vm.vcpus.iter().zip(&mut placed.vcpus) {
+            let on = |set: &CpuSet| set.meets(&reserved);
+            if vcpu.now.as_ref().is_none_or(on) && seat.affinity.as_ref().is_some_and(|set| !on(set)) {
+                let there = Box::new(std::mem::replace(&mut seat.why, Reason::Left));
+                seat.why = Reason::Reserved { there };
+            }
+        }
     }
 }
 
