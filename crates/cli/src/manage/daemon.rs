@@ -228,6 +228,7 @@ impl<'a> Daemon<'a> {
             let wait = left.map_or(due, |left| left.min(due));
             passed += wait;
             if !self.live && !self.machine.pass(wait)? {
+                log(Level::Info, "ends", &[("why", "the simulated host does".into())]);
                 return Ok(false);
             }
             if self.ended_by(signals, Instant::now() + if self.live { wait } else { Duration::ZERO }) {
@@ -235,6 +236,8 @@ impl<'a> Daemon<'a> {
             }
             let for_nobody = (!self.live || self.keeper.is_none()) && log::closed();
             if for_nobody || left.is_some_and(|left| left <= due) {
+                let why = if for_nobody { "nobody reads its log" } else { "its time is over" };
+                log(Level::Info, "ends", &[("why", why.into())]);
                 return Ok(false);
             }
         }

@@ -186,6 +186,20 @@ fn one_that_is_interrupted_puts_back_what_it_changed() {
 }
 
 #[test]
+fn one_that_changed_nothing_says_why_it_ends_and_that_nothing_is_left_to_put_back() {
+    let place = Place::new();
+    let config = "machine = \"sim:host.toml\"\nmetrics = \"off\"\ntell = false\nstate = \"/nowhere\"\n[policy]\nsize = \"none\"\n";
+    place.file("corefit.toml", config);
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--state", "state", "--for", "3s"];
+    let ended = place.corefit(&args);
+    let log = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success() && !log.contains("corefit: set at="), "{log}");
+    let last: Vec<&str> = log.lines().rev().take(2).collect();
+    assert!(last[1].contains("corefit: ends at=") && last[1].ends_with(" why=\"its time is over\""), "{log}");
+    assert!(last[0].contains("corefit: restored at=") && last[0].contains("put back: 0;"), "{log}");
+}
+
+#[test]
 fn what_owners_ask_for_is_taken_and_what_makes_no_sense_is_hands_off_and_said() {
     let place = Place::new();
     let domain = |name: &str, number: u32, owner: &str| {

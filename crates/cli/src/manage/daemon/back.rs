@@ -76,6 +76,8 @@ impl Daemon<'_> {
     ) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
         if keeper.holds_nothing() {
+            // Whoever ends it is to see that nothing is left.
+            log(Level::Info, "restored", &[("result", restore::sum(&Restored::default()))]);
             return true;
         }
         keeper.owes_all();
