@@ -107,7 +107,8 @@ impl Config {
             let key = key.map_or(String::new(), |key| format!(", key {key}"));
             anyhow!("line {line}{key}: this is no TOML: {}", error.message().replace('\n', " "))
         };
-        let document = DeTable::parse(text).map_err(unreadable)?;
+        let document = DeTable::parse(text)
+            .map_err(|error| unquoted(text, &error).unwrap_or_else(|| unreadable(error)))?;
         if let Some(Bad { at, key, what }) = keys::bad(document.get_ref()) {
             bail!("line {}, key {}: {what}", line(text, at), crate::printable::text(&key));
         }
@@ -252,6 +253,21 @@ pub(super) fn absolute(dir: PathBuf) -> Result<PathBuf> {
     std::path::absolute(&dir).map_err(|error| anyhow!("{}: {error}", dir.display()))
 }
 
+/// Of a value that is a bare word and could not be in quotes either, as `apply = yes`: what can be.
+fn unquoted(text: &str, error: &toml::de::Error) -> Option<anyhow::Error> {
+    let (before, rest) = text.split_at_checked(error.span()?.start)?;
+    let word = rest.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').next()?;
+    if word.is_empty() || !before.trim_end().ends_with('=') {
+        return None;
+    }
+    let quoted = format!("{before}\"{word}\"{}", &rest[word.len()..]);
+    let document = DeTable::parse(&quoted).ok()?;
+    let Bad { at, key, what } = keys::bad(document.get_ref())?;
+    let what = what.strip_prefix(&format!("\"{word}\"")).map_or(what.clone(), |what| format!("{word}{what}"));
+    (at == before.len())
+        .then(|| anyhow!("line {}, key {}: {what}", line(text, at), crate::printable::text(&key)))
+}
+
 /// The line of a key such as `policy.vm[2].min`, or of the nearest table above it.
 fn line_of_key(text: &str, key: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
@@ -326,6 +342,17 @@ mod tests {
             ),
             ("[[policy.vm]]\nmin = 1\n", "line 1, key policy.vm[0].name: is missing"),
             ("apply = \n", "line 1, key apply: this is no TOML: "),
+            ("tell = true\napply = yes # now\n", "line 2, key apply: yes cannot be; give true or false"),
+            (
+                "[policy]\nsmooth = on\nsize = \"none\"\n",
+                "line 2, key policy.smooth: on cannot be; give true or false",
+            ),
+            ("policy.size = biggest\n", "line 1, key policy.size: biggest cannot be; give one of \"none\""),
+            ("policy.size = none\n", "line 1, key policy.size: this is no TOML: "),
+            (
+                "[[policy.vm]]\nname = \"a\"\nmin = 3\nmax = 2\n",
+                "line 3, key policy.vm[0].min: is larger than max; give at most max, or leave one of them out",
+            ),
             (
                 "apply = true\nstate = \"a\"\n",
                 "line 2, key state: \"a\" is no absolute path; give one, such as \"/var/lib/corefit\"",

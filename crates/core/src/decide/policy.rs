@@ -265,7 +265,7 @@ impl Policy {
                 return refuse(key("max"), "is 0; a VM keeps at least 1 vCPU");
             }
             if rule.min.zip(rule.max).is_some_and(|(min, max)| min > max) {
-                return refuse(key("min"), "is larger than max");
+                return refuse(key("min"), "is larger than max; give at most max, or leave one of them out");
             }
             let most = f64::from(rule.min.unwrap_or(1));
             if rule.guaranteed.is_some_and(|guaranteed| !(0.05..=most).contains(&guaranteed)) {

@@ -36,7 +36,7 @@ pub(super) fn notes(policy: &Policy, now: &Snapshot) -> Vec<String> {
             move |(key, when)| format!("{place}: {key} counts {when}")
         });
         let absent = !here.iter().any(|vm| matches(&rule.name, &vm.name));
-        let absent = absent.then(|| format!("{place}: no VM has such a name now"));
+        let absent = absent.then(|| format!("{place}: no VM has such a name now{}", with_slash(rule, here)));
         let ranges = beyond(policy, rule, here).into_iter().chain(kept_wide(policy, rule, here));
         of_rule.chain(absent).chain(ranges.map(move |what| format!("{place}: {what}")))
     });
@@ -81,6 +81,17 @@ fn left_on_reserved(policy: &Policy, now: &Snapshot) -> Option<String> {
 fn listed(names: &[&str]) -> String {
     let first = names[..names.len().min(NAMED)].join(", ");
     if names.len() > NAMED { format!("{first} and {} more", names.len() - NAMED) } else { first }
+}
+
+/// Names of control groups are paths, which is easily forgotten.
+fn with_slash(rule: &Rule, here: &[VmState]) -> &'static str {
+    let path = format!("/{}", rule.name);
+    let of_group = |vm: &VmState| vm.is_group() && matches(&path, &vm.name);
+    if here.iter().any(of_group) {
+        "; names of control groups begin with \"/\", as of one that is here"
+    } else {
+        ""
+    }
 }
 
 /// Of a rule whose `min`, if no later rule says otherwise, is more than a VM of it has vCPUs.
@@ -244,6 +255,19 @@ mod tests {
             all.len() == 1 && all[0].contains("the cpuset of /a keeps its 2 pCPUs, as 1 more: "),
             "{all:?}"
         );
+    }
+
+    #[test]
+    fn a_name_that_a_control_group_would_have_with_its_slash_is_told_so() {
+        let here = on_four(vec![group("/opc/a,b", "0-3")]);
+        let said = |name: &str| notes(&toml::from_str(&format!("[[vm]]\nname = {name:?}\n")).unwrap(), &here);
+        let head = "policy: vm[0] \"opc/*\": no VM has such a name now";
+        assert_eq!(
+            said("opc/*"),
+            [format!("{head}; names of control groups begin with \"/\", as of one that is here")]
+        );
+        assert_eq!(said("web"), ["policy: vm[0] \"web\": no VM has such a name now"]);
+        assert_eq!(said("/opc/a,b"), Vec::<String>::new());
     }
 
     #[test]
