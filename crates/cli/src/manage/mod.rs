@@ -65,7 +65,7 @@ pub(crate) struct Passing(String);
 /// only says what it would change. Everything is put back at its end, after an error, and by the next start after a kill -9; what somebody
 /// else changed meanwhile stands. SIGHUP reads the configuration again. On a simulated host without --config the `[policy]` of
 /// its scenario counts; it runs at full speed, and without --for until a signal. Where no host is changed, it also ends once
-/// nobody is left to read what it says (`| head`).
+/// nobody is left to read its log, which is on stderr (`2>&1 | head`).
 #[derive(clap::Args, Default)]
 pub(crate) struct ManageArgs {
     /// A file in TOML: see docs/operating.md
