@@ -254,14 +254,13 @@ mod tests {
         let groups =
             |set| vec![group("/narrow", set, 1), group("/wide", "0-7", 8), group("/wide too", "0-7", 8)];
         let found = planned_on("8 cores", groups("1"), "reserved = \"1-7\"");
-        let why = "leaves reserved pCPUs: shares a core with VMs that may run anywhere there: the vCPUs of all VMs are more than the \
-                   cores for them";
+        let why = "leaves reserved pCPUs: a core of its own, but for VMs that may run anywhere there";
         assert_eq!(found, [format!("/narrow affinity of vCPU 0: 1 -> 0, {why}")]);
         assert_eq!(planned_on("8 cores", groups("0"), "reserved = \"1-7\""), [""; 0]);
         // Two of them: of a single pCPU there is no pool, and nobody was pinned one by one.
         let two = vec![group("/a", "1", 1), group("/b", "1", 1)];
         let found = planned_on("8 cores", two, "reserved = \"1-7\"");
-        let why = "leaves reserved pCPUs: 2 vCPUs share this pCPU: there is no other for them";
+        let why = "leaves reserved pCPUs: 2 vCPUs share this pCPU: no other of its node is free";
         assert!(found.len() == 2 && found.iter().all(|text| text.ends_with(why)), "{found:?}");
     }
 

@@ -122,7 +122,8 @@ fn kept_wide(policy: &Policy, rule: &Rule, here: &[VmState]) -> Option<String> {
             && all.max == Some(max)
             && all.exclude != Some(true)
             && policy.sized_by(vm) != LeverKind::Affinity
-            && (max as usize) < vm.vcpus.len()
+            && vm.fixed(LeverKind::Affinity).is_none()
+            && (max as usize) < width(vm)
     };
     let mut keep = here.iter().filter(keeps);
     let (first, more) = (keep.next()?, keep.count());
@@ -131,8 +132,13 @@ fn kept_wide(policy: &Policy, rule: &Rule, here: &[VmState]) -> Option<String> {
         "max is {max}, and the cpuset of {} keeps its {} pCPUs{more}: one of a control group is sized only where a rule that names it \
          (not \"*\") says a size other than none, as size = \"vcpu-bal\"",
         first.name,
-        first.vcpus.len()
+        width(first)
     ))
+}
+
+/// pCPUs of a control group's cpuset, of which its threads may use a part.
+fn width(group: &VmState) -> usize {
+    group.cpuset.as_ref().map_or(group.vcpus.len(), CpuSet::len)
 }
 
 fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {

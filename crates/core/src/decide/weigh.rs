@@ -142,6 +142,8 @@ impl Weighing {
             known.less.take_if(|_| !targets.contains_key(id));
             if !all_calm && !calm.contains(id) {
                 known.enough = None;
+                // What it weighed counts for nothing once it is back.
+                known.held.take_if(|_| !targets.contains_key(id));
                 continue;
             }
             let since = *known.enough.get_or_insert(seen.at);
@@ -391,7 +393,8 @@ fn guarantees(granted: &[Granted<'_>], pcpus: f64) -> (Vec<f64>, f64) {
         let fits = |sum: f64| if sum > left { left / sum } else { 1.0 };
         let of_wanted = fits(*wanted);
         let of_all = if place == 0 { of_wanted } else { fits(*guaranteed) };
-        left -= *wanted * of_wanted;
+        // (Not less than nothing, by rounding: it is divided by.)
+        left = (left - *wanted * of_wanted).max(0.0);
         (*wanted, *guaranteed) = (of_wanted.max(LITTLE), of_all.max(LITTLE));
     }
     let part = |granted: &Granted<'_>| of[&std::cmp::Reverse(granted.priority)];

@@ -186,12 +186,18 @@ pub enum Reason {
         /// Who.
         with: String,
     },
+    /// Nobody else was placed there, but others may use it, too.
+    #[error("a {unit} of its own, but for VMs that may run anywhere there")]
+    Open {
+        /// As above.
+        unit: &'static str,
+    },
     /// It shares pCPUs with others.
     #[error(
         "{} share {}",
         count(*vcpus, "vCPU"),
         match *pcpus {
-            1 => "this pCPU: there is no other for them".into(),
+            1 => "this pCPU: no other of its node is free".into(),
             more => format!("these {more} pCPUs: pinned one by one, some would idle while others have a queue"),
         }
     )]

@@ -150,11 +150,8 @@ fn pinned(
             with.insert("VMs that may run anywhere there");
         }
     }
-    if floats[spot] > WHOLE / 2 {
-        with.insert("VMs that may run anywhere there");
-    }
     if with.is_empty() {
-        return Reason::Alone { unit };
+        return if floats[spot] >= WHOLE / 10 { Reason::Open { unit } } else { Reason::Alone { unit } };
     }
     Reason::Beside { unit, with: listed(with) }
 }

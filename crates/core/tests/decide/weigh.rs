@@ -203,7 +203,7 @@ fn a_group_without_a_process_is_granted_and_guaranteed_nothing() {
     assert_eq!(notes(true, None), (vec![], 2, true), "two for two");
     let (said, given, _) = notes(false, None);
     assert_eq!((said.len(), given), (1, 4));
-    let remedy = "(a pCPU each where no rule says another number: guaranteed = 0.1 in a rule with name = \"*\" leaves room)";
+    let remedy = "(a pCPU each where no rule says another number: guaranteed = 0.1 in a rule with name = \"*\" leaves room; a VM with a min is guaranteed that only where its own rule, a later one, says so, too)";
     assert!(
         said[0].starts_with("4.00 pCPUs are guaranteed, more than the 2") && said[0].ends_with(remedy),
         "{said:?}"

@@ -484,7 +484,8 @@ impl HostReader {
             complete &= listed.is_some();
             threads.extend(listed.unwrap_or_default());
         }
-        known.empty = complete && threads.is_empty();
+        // What is used by threads in a group below that is younger than the list of these is used all the same.
+        known.empty = complete && threads.is_empty() && used.is_none_or(|used| used == 0);
         let before = known.tally.sums().run_ns.unwrap_or(0);
         let masks = known.read_at == g.now || known.tally.masks.is_empty();
         let last = self.last.filter(|_| !first || known.began.is_some());
