@@ -7,7 +7,7 @@ use corefit_core::{CpuId, CpuSet, Quota};
 /// it may be elsewhere.
 pub(super) fn of(vm: &VmState, lever: Lever) -> Option<Value> {
     match lever {
-        Lever::Online => online(vm).map(|_| Value::Vcpus(vm.online())),
+        Lever::Online if vm.guest.is_some() => Some(Value::Vcpus(vm.online())),
         Lever::Weight => vm.weight.map(Value::Weight),
         Lever::Quota => vm.quota.as_ref().and_then(limit),
         Lever::Affinity(0) if vm.is_group() => {
@@ -113,22 +113,6 @@ mod tests {
         };
         assert_eq!(now([true, true, false, false, true, true]), None);
         assert_eq!(now([true, false, false, false, true, true]), Some(vcpus("0,4-5")));
-    }
-
-    #[test]
-    fn of_a_vm_without_agent_libvirt_tells_what_somebody_made_of_its_vcpus() {
-        let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
-        let (original, wrote) = (vcpus("0-3"), vec![vcpus("0-1")]);
-        let entry = Entry { lever: Lever::Online, original, wrote, ..entry("a") };
-        let fixed = vec![Fixed { lever: LeverKind::Told, reason: "it has no guest agent".into() }];
-        let now = |online: u32, fixed: &[Fixed]| {
-            let is = |id| VcpuState { online: id < online, ..VcpuState::default() };
-            let (vcpus, fixed) = ((0..4).map(is).collect(), fixed.to_vec());
-            Keeper::changed_since(&entry, &VmState { vcpus, fixed, ..VmState::default() }, &CpuSet::default())
-        };
-        let changed = [1, 2, 3, 4].map(|online| now(online, &fixed));
-        assert_eq!(changed, [Some(vcpus("0")), None, Some(vcpus("0-2")), None]);
-        assert_eq!(now(3, &[]), None, "its guest, which says nothing now, may have fewer");
     }
 
     #[test]

@@ -93,7 +93,12 @@ impl Keeper {
             let entry = self.entries_of(&key.0).find(|entry| entry.lever == key.1).cloned();
             let Some((vm, entry)) = vm.zip(entry) else { continue };
             let is_guests = key.1 == Lever::Online;
-            let shown = Keeper::changed_since(&entry, vm, &offline);
+            // (Of a VM without agent libvirt tells.)
+            let plugged = || {
+                let tells = is_guests && vm.guest.is_none() && present::online(vm).is_some();
+                tells.then(|| Value::Vcpus(vm.online())).filter(|now| !is_ours(&entry, now))
+            };
+            let shown = Keeper::changed_since(&entry, vm, &offline).or_else(plugged);
             // Whether it is worth while to ask; a look does not tell of all settings.
             let may_be = match is_guests {
                 true => shown.is_some(),

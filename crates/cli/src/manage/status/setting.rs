@@ -1,7 +1,7 @@
 //! Settings of VMs that are not as they were, as the status shows them: for programs, and the same for people.
 
 use corefit_core::CpuSet;
-use corefit_core::machine::{Value, VmId, VmState};
+use corefit_core::machine::{Lever, Value, VmId, VmState};
 use serde::{Deserialize, Serialize};
 
 use crate::manage::journal::Entry;
@@ -89,7 +89,8 @@ impl Setting {
 
 /// What a setting is by a look, while what was asked for may yet come.
 fn yet(entry: &Entry, vm: &VmState) -> Option<Value> {
-    let now = present::of(vm, entry.lever);
+    let online = || present::online(vm).map(|_| Value::Vcpus(vm.online()));
+    let now = if entry.lever == Lever::Online { online() } else { present::of(vm, entry.lever) };
     now.filter(|now| entry.pending && entry.wrote.last() != Some(now))
 }
 
