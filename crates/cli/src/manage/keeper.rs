@@ -47,6 +47,9 @@ pub(crate) use undo::{Asking, Restored};
 /// Reading may take this part of the time of a batch: of each change, which reads before and after, there are as many calls again.
 const READING: u32 = 4;
 
+/// A guest that was asked elsewhere to let go of vCPUs may do so for so long after its VM came, at most: as long as one that was asked here.
+const LETS_GO: Duration = Duration::from_secs(60);
+
 /// Applies plans to one machine.
 pub(crate) struct Keeper {
     journal: Journal,
@@ -69,8 +72,8 @@ pub(crate) struct Keeper {
     unsaid: Vec<String>,
     /// What an earlier run left, or a VM brought, and this one has not written: nobody here decides that. At the end everything.
     earlier: BTreeSet<(VmId, Lever)>,
-    /// VMs that came while vCPUs of theirs were on their way: how long their guests may yet let go of some nobody here knows.
-    brought: BTreeSet<VmId>,
+    /// VMs that came while vCPUs of theirs were on their way, and when: since when their guests were asked nobody here knows.
+    brought: BTreeMap<VmId, Time>,
     /// What nobody manages any more, when it was last tried to put it back, and after how long it is again.
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
     /// Guests that did not answer when they were asked last.
@@ -88,6 +91,9 @@ pub(crate) struct Keeper {
     groups: BTreeSet<VmId>,
     /// All of this host.
     pcpus: CpuSet,
+    /// Why the last batch that was to be written was not, and whether the last one was to be.
+    refused: Option<String>,
+    was_to_write: bool,
     /// How long one batch may take.
     budget: Duration,
     /// Set as soon as the daemon is to end: then nothing new is begun, but for putting back.
@@ -99,7 +105,7 @@ impl Keeper {
         let earlier = journal.entries().iter().map(|entry| entry.key()).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
         let (strays, pcpus, anew) = Default::default();
-        let (heard, brought) = (BTreeSet::new(), BTreeSet::new());
+        let (heard, brought) = Default::default();
         let (untried, batches, as_wanted, just_written, groups) = Default::default();
         Keeper {
             journal,
@@ -123,6 +129,8 @@ impl Keeper {
             just_written,
             groups,
             pcpus,
+            refused: None,
+            was_to_write: false,
             budget,
             ends: Arc::default(),
         }
@@ -196,10 +204,14 @@ impl Keeper {
         self.earlier.clear();
     }
 
-    /// Why nothing is changed now, where the journal could not be written the last time and cannot be yet.
+    /// Why nothing is changed now, where the journal could not be written the last time and cannot be yet. (A small one may fit where that
+    /// of a batch does not.)
     pub(crate) fn unwritten(&mut self) -> Option<String> {
-        let error = self.journal.unwritten()?.to_owned();
-        Some(self.unwritable(&error))
+        let now = self.journal.unwritten().map(str::to_owned);
+        if now.is_none() && !self.was_to_write {
+            self.refused = None;
+        }
+        self.refused.clone().or_else(|| Some(self.unwritable(&now?)))
     }
 
     fn unwritable(&self, error: &str) -> String {
@@ -230,8 +242,10 @@ impl Keeper {
         let as_wanted = (0..actions.len()).filter(|at| matches!(results[*at], Some(Ok(_))));
         self.as_wanted = as_wanted.map(|at| key(&actions[at])).collect();
         let mut written = Ok(());
-        if results.iter().any(Option::is_none) {
+        self.was_to_write = results.iter().any(Option::is_none);
+        if self.was_to_write {
             written = self.journal.write();
+            self.refused = written.as_ref().err().map(|error| self.unwritable(&error.to_string()));
             reach("journaled");
         }
         if let Err(error) = written {
@@ -412,7 +426,8 @@ impl Keeper {
             return Err(error);
         }
         self.earlier.remove(&(vm.clone(), *lever));
-        if *lever == Lever::Online {
+        // From now on the machine knows.
+        if *lever == Lever::Online && done.is_ok() {
             self.brought.remove(vm);
         }
         reach("written");
@@ -503,18 +518,24 @@ impl Keeper {
         for entry in self.journal.entries_mut().iter_mut().filter(|entry| entry.pending) {
             let Some(to) = entry.wrote.last().cloned() else { continue };
             let Some(vm) = snapshot.vms.iter().find(|seen| seen.id == entry.vm) else { continue };
+            let came = self.brought.get(&entry.vm).filter(|_| entry.lever == Lever::Online);
+            let brought = came.map(|came| snapshot.at.since(*came) < LETS_GO);
             let seen = match entry.lever {
                 Lever::Online if self.late.contains(&entry.vm) || !in_time() => continue,
                 Lever::Online => Some(Value::Vcpus(vm.online())),
                 lever if by_call(lever) && !vm.is_group() => present::of(vm, lever),
                 _ => continue,
             };
-            if seen.is_some_and(|seen| !same(&seen, &to)) {
+            // Nothing came of what was asked for elsewhere, and nothing will.
+            let original = entry.original.clone();
+            let never = brought == Some(false) && seen.as_ref().is_some_and(|seen| same(seen, &original));
+            if !never && seen.is_some_and(|seen| !same(&seen, &to)) {
                 continue;
             }
-            // Of what an earlier run asked for, or one elsewhere, nobody knows how long the guest may yet let go.
-            let unknown = self.earlier.contains(&entry.key()) || self.brought.contains(&entry.vm);
+            // Of what an earlier run asked for nobody knows how long the guest may yet let go, nor for a minute of what one elsewhere did.
+            let unknown = self.earlier.contains(&entry.key()) || brought == Some(true);
             let may_go = unknown || machine.lets_go(&entry.vm).is_some();
+            let to = if never && !may_go { original } else { to };
             // A look may be of before it was asked, and does not tell everything.
             match machine.current(&entry.vm, entry.lever) {
                 Ok(now) if !same(&now, &to) => {}

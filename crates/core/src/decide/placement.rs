@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_was_on_a_reserved_pcpu_is_told_that_and_that_others_may_run_where_it_goes() {
+    fn a_group_that_was_on_a_reserved_pcpu_is_told_that_it_leaves_it() {
         let group = |name: &str, set: &str, pcpus: usize| VmState {
             whole: Some(Counters::default()),
             ..vm(name, &vec![set; pcpus], None)
@@ -254,8 +254,8 @@ mod tests {
         let groups =
             |set| vec![group("/narrow", set, 1), group("/wide", "0-7", 8), group("/wide too", "0-7", 8)];
         let found = planned_on("8 cores", groups("1"), "reserved = \"1-7\"");
-        let why = "leaves reserved pCPUs: a core of its own, but for VMs that may run anywhere there";
-        assert_eq!(found, [format!("/narrow affinity of vCPU 0: 1 -> 0, {why}")]);
+        let why = "leaves reserved pCPUs: a core of its own";
+        assert_eq!(found, [format!("/narrow affinity of vCPU 0: 1 -> 0, {why}")], "the others idle");
         assert_eq!(planned_on("8 cores", groups("0"), "reserved = \"1-7\""), [""; 0]);
         // Two of them: of a single pCPU there is no pool, and nobody was pinned one by one.
         let two = vec![group("/a", "1", 1), group("/b", "1", 1)];

@@ -186,12 +186,6 @@ pub enum Reason {
         /// Who.
         with: String,
     },
-    /// Nobody else was placed there, but others may use it, too.
-    #[error("a {unit} of its own, but for VMs that may run anywhere there")]
-    Open {
-        /// As above.
-        unit: &'static str,
-    },
     /// It shares pCPUs with others.
     #[error(
         "{} share {}",

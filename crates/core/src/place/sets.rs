@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::cost::{STEP, WHOLE};
+use super::cost::STEP;
 use super::ground::{Ground, Seats, is_short};
 use super::{Cost, Placed, Placement, Problem, Reason, Seat, throughput};
 use crate::{CpuId, CpuSet};
@@ -20,7 +20,6 @@ pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usiz
             seats.put(guest, spot);
         }
     }
-    let floats = floating(ground, &seats);
     let with = |pools: &[Option<&Pool>]| {
         let vms = problem.vms.iter().zip(&ground.vms).map(|(vm, facts)| {
             let vcpus = vm.vcpus.iter().zip(facts.guests.clone()).map(|(vcpu, guest)| {
@@ -33,7 +32,7 @@ pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usiz
                     Some(Pool { spots, guests }) if spots.contains(home) => {
                         (spots.clone(), Reason::Pool { vcpus: *guests, pcpus: spots.len() })
                     }
-                    _ => (CpuSet::from_iter([home]), pinned(problem, ground, (&seats, &floats), guest, spot)),
+                    _ => (CpuSet::from_iter([home]), pinned(problem, ground, &seats, guest, spot)),
                 };
                 Seat { id: vcpu.id, home: Some(home), affinity: Some(affinity), why }
             });
@@ -110,25 +109,8 @@ fn pools(ground: &Ground, seats: &Seats<'_>, homes: &[Option<usize>]) -> Vec<Opt
         .collect()
 }
 
-/// Of each spot, what those want of it who may run on others, too.
-fn floating(ground: &Ground, seats: &Seats<'_>) -> Vec<i64> {
-    let mut floats = seats.load.clone();
-    for (guest, home) in ground.guests.iter().zip(&seats.home) {
-        if let Some(spot) = home {
-            floats[*spot] -= guest.load;
-        }
-    }
-    floats
-}
-
 /// Why it is good to have this pCPU.
-fn pinned(
-    problem: &Problem,
-    ground: &Ground,
-    (seats, floats): (&Seats<'_>, &[i64]),
-    guest: usize,
-    spot: usize,
-) -> Reason {
+fn pinned(problem: &Problem, ground: &Ground, seats: &Seats<'_>, guest: usize, spot: usize) -> Reason {
     let unit = problem.topology.unit_name();
     let spots = &ground.units[ground.spots[spot].unit].spots;
     let own = ground.guests[guest].vm;
@@ -151,7 +133,7 @@ fn pinned(
         }
     }
     if with.is_empty() {
-        return if floats[spot] >= WHOLE / 10 { Reason::Open { unit } } else { Reason::Alone { unit } };
+        return Reason::Alone { unit };
     }
     Reason::Beside { unit, with: listed(with) }
 }

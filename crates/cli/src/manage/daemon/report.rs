@@ -242,24 +242,34 @@ mod tests {
         let mut daemon = looking(&args);
         let journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
         daemon.keeper = Some(Keeper::new(journal, Duration::from_secs(1)));
-        let mut notes = || {
+        for _ in 0..2 {
             daemon.timed().unwrap();
-            daemon.shown().notes
+        }
+        let said = |daemon: &Daemon<'_>| {
+            let notes = daemon.shown().notes;
+            notes
+                .iter()
+                .position(|note| note.starts_with("nothing is changed: "))
+                .map(|at| (at, notes[at].clone()))
         };
-        (0..2).for_each(|_| drop(notes()));
-        let said = |notes: &[String]| notes.iter().position(|note| note.starts_with("nothing is changed: "));
+        assert_eq!(said(&daemon), None);
         // As on a disk that is full: what is to become the journal cannot be opened.
         let beside = dir.path().join("journal.new");
         std::fs::create_dir(&beside).unwrap();
-        let full: Vec<Vec<String>> = (0..8).map(|_| notes()).collect();
-        let last = full.last().unwrap();
-        assert_eq!(said(last), Some(0), "{full:?}");
-        assert!(
-            last[0].contains("journal cannot be written: ") && last[0].contains("make room there"),
-            "{last:?}"
-        );
+        let now = daemon.machine.observe().unwrap();
+        let (to, why) = (Value::Weight(Weight(300.0)), Why::Unweighed);
+        let action = Action::of(&now.vms[0], Lever::Weight, None, to, why);
+        let keeper = daemon.keeper.as_mut().unwrap();
+        assert!(keeper.apply(&mut *daemon.machine, &[action], now.at)[0].result.is_err());
+        // As long as that goes on, whatever there is to change.
+        for _ in 0..2 {
+            daemon.timed().unwrap();
+            let (at, note) = said(&daemon).unwrap();
+            assert!(at == 0 && note.contains("journal cannot be written: "), "{note}");
+        }
         std::fs::remove_dir(&beside).unwrap();
-        assert_eq!(said(&notes()), None);
+        daemon.timed().unwrap();
+        assert_eq!(said(&daemon), None);
     }
 
     #[test]

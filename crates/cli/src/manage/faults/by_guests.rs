@@ -191,3 +191,27 @@ fn vcpus_that_a_guest_may_yet_let_go_are_ours_though_only_putting_back_asked_for
     story.end();
     story.check().unwrap();
 }
+
+/// For a minute.
+#[test]
+fn what_a_guest_did_not_let_go_of_in_the_minute_after_its_vm_came_it_keeps() {
+    for again in [VCPUS, VCPUS - 1] {
+        let (_dir, mut story) = late(again);
+        story.machine.befall(1, Fault::Moved);
+        story.machine.letting_go.clear();
+        story.step(&[], None);
+        story.now = Time(55_000_000_000);
+        story.step(&[], None);
+        assert_eq!(pending(&story), [true], "{again}");
+        story.now = Time(61_000_000_000);
+        (0..2).for_each(|_| drop(story.step(&[], None)));
+        assert_eq!(pending(&story), [false; 0], "{again}: all are there as before");
+        // Whoever makes it fewer from now on is not undone.
+        let his = first(VCPUS - 1);
+        story.machine.write(1, Lever::Online, &his).unwrap();
+        story.expected.insert((1, Lever::Online), his);
+        story.step(&[], None);
+        story.end();
+        story.check().unwrap();
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
-use corefit_core::{CpuId, CpuSet};
+use corefit_core::{CpuId, CpuSet, Time};
 use serde::{Deserialize, Serialize};
 
 use super::{Keeper, grown, in_parts, is_guests, is_ours, may_shrink, same, undo, without_burst};
@@ -190,7 +190,8 @@ impl Keeper {
             for setting in note.settings {
                 systemd::goes_on();
                 if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {
-                    notes.extend(self.take_over(machine, vm, (setting, is_news), &nodes, in_time));
+                    let news = is_news.then_some(snapshot.at);
+                    notes.extend(self.take_over(machine, vm, (setting, news), &nodes, in_time));
                 }
             }
         }
@@ -257,7 +258,7 @@ impl Keeper {
         self.told_at.retain(|vm, _| stays(vm));
         self.mute.retain(|vm| stays(vm));
         self.late.retain(|vm| stays(vm));
-        self.brought.retain(|vm| stays(vm));
+        self.brought.retain(|vm, _| stays(vm));
         before - self.journal.entries().len()
     }
 
@@ -277,12 +278,12 @@ impl Keeper {
         may_yet
     }
 
-    /// A setting that a VM carries, which may be news here.
+    /// A setting that a VM carries, and when it came with that, if it was news.
     fn take_over(
         &mut self,
         machine: &mut dyn Act,
         vm: &VmState,
-        (setting, is_news): (Setting, bool),
+        (setting, news): (Setting, Option<Time>),
         nodes: &CpuSet,
         in_time: &dyn Fn() -> bool,
     ) -> Option<String> {
@@ -307,7 +308,7 @@ impl Keeper {
             entry = found;
         }
         // Its guest may yet let go of what it was asked for.
-        let may_go = |current: &Value| is_news && entry.pending && may_shrink(&entry, current);
+        let may_go = |current: &Value| news.is_some() && entry.pending && may_shrink(&entry, current);
         let no_more =
             |current: &Value| same(current, &entry.original) && !may_go(current) || !is_ours(&entry, current);
         if current.as_ref().is_some_and(no_more) {
@@ -332,8 +333,8 @@ impl Keeper {
         ) {
             self.earlier.insert(entry.key());
         }
-        if entry.lever == Lever::Online && entry.pending {
-            self.brought.insert(entry.vm.clone());
+        if let (Lever::Online, true, Some(at)) = (entry.lever, entry.pending, news) {
+            self.brought.insert(entry.vm.clone(), at);
         }
         self.journal.add(entry);
         Some(note)

@@ -88,13 +88,12 @@ impl Corefit {
         let of_bal = race.of_bal(id);
         let enough = of_bal.and_then(|of_bal| Some(of_bal.value()? * ENOUGH));
         let enough = enough.filter(|enough| capped && mark.value > *enough);
-        let left = race.left_others || race.doubts();
         let again = match enough {
             _ if raced.is_some() => Some(self.dwell),
             Some(_) => None,
             None if left_all => Some(rest(STEP, self.checks)),
-            None if self.checking => left.then(|| rest(SOON, self.checks + 1)),
-            None => (left || capped).then_some(SOON),
+            None if self.checking => race.left_others.then(|| rest(SOON, self.checks + 1)),
+            None => (race.left_others || race.doubts() || capped).then_some(SOON),
         };
         let seen = race.proof(id);
         let instead = of_bal.filter(|_| !bal && raced.is_none());

@@ -6,7 +6,7 @@ use super::{Member, Race, UNITS};
 
 /// None is to do less than this part, by so many standard errors of counting as [`SURE`].
 const UNFAIR: f64 = 0.9;
-/// Where there is time to watch on, by one standard error; and whoever may do less than this is in doubt.
+/// Where both were watched in a race with time to watch on, by one standard error; and whoever may do less than this is in doubt.
 const FAIR: f64 = 0.95;
 /// However coarsely its work is counted: who does less than this, and runs less than this, loses.
 pub(super) const LOSES: f64 = 0.9;
@@ -30,7 +30,8 @@ impl Race {
             return false;
         };
         let gives = member.counts[level] < member.bal;
-        let (least, sure) = if self.patient { (FAIR, 1.0) } else { (UNFAIR, SURE) };
+        let watched = [level, bal].iter().all(|level| member.proofs[*level].seconds > 0.0);
+        let (least, sure) = if self.patient && watched { (FAIR, 1.0) } else { (UNFAIR, SURE) };
         let slack = if gives { 0.0 } else { sure * now.chance(bursts).hypot(then.chance(bursts)) };
         // What it runs is no matter of counting. (Of fewer vCPUs less may be wanted.)
         let loses = LOSES * (1.0 - now.error_of_turns() - then.error_of_turns());
@@ -53,9 +54,9 @@ impl Race {
         self.members.len() > 1 && self.members.iter().any(may_lose)
     }
 
-    /// The same of what was found: a race of some seconds tells little of who counts a few units in one.
+    /// The same of what a race without time to watch on found: some seconds tell little of who counts a few units in one.
     pub(in super::super) fn doubts(&self) -> bool {
-        self.is_doubtful(self.turn, SURE)
+        !self.patient && self.is_doubtful(self.turn, SURE)
     }
 
     /// The best level of those that harm nobody, if there are such.
