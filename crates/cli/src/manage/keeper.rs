@@ -533,7 +533,7 @@ impl Keeper {
                 continue;
             }
             // Of what an earlier run asked for nobody knows how long the guest may yet let go, nor for a minute of what one elsewhere did.
-            let unknown = self.earlier.contains(&entry.key()) || brought == Some(true);
+            let unknown = brought.unwrap_or_else(|| self.earlier.contains(&entry.key()));
             let may_go = unknown || machine.lets_go(&entry.vm).is_some();
             let to = if never && !may_go { original } else { to };
             // A look may be of before it was asked, and does not tell everything.
