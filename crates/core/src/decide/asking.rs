@@ -34,10 +34,13 @@ impl Controller {
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
             let request = self.known.get_mut(&vm.seen.id).and_then(|known| known.request.take());
-            if !vm.seen.is_running_vm() || vm.seen.empty || vm.seen.vcpus.is_empty() {
+            if !vm.seen.is_running_vm() || vm.seen.vcpus.is_empty() {
                 continue;
             }
-            let Some(rule) = self.takes_part(&vm.seen.name, &mut step.notes) else { continue };
+            let Some(rule) = self.takes_part(&vm.seen.name, &mut step.notes).filter(|_| !vm.seen.empty)
+            else {
+                continue;
+            };
             let policy = &self.policy;
             let name = policy.sizer_of(&vm.seen);
             let known = known(&mut self.known, vm, name, policy);
