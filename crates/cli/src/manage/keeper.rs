@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome, Why};
-use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId};
+use corefit_core::machine::{Act, LETS_GO, Lever, MachineError, Snapshot, Value, VmId};
 use corefit_core::{CpuSet, Time};
 
 use super::failpoint::reach;
@@ -46,9 +46,6 @@ pub(crate) use undo::{Asking, Restored};
 
 /// Reading may take this part of the time of a batch: of each change, which reads before and after, there are as many calls again.
 const READING: u32 = 4;
-
-/// A guest that was asked elsewhere to let go of vCPUs may do so for so long after its VM came, at most: as long as one that was asked here.
-const LETS_GO: Duration = Duration::from_secs(60);
 
 /// Applies plans to one machine.
 pub(crate) struct Keeper {

@@ -22,7 +22,8 @@ use crate::{CpuSet, Cpus};
 const REMEDY: &str = ": vCPUs that stay are more than there are pCPUs for them, which only weights divide as granted (weigh = \"grants\")";
 
 /// What leaves room where more is guaranteed than there is, as nothing else is said.
-const LESS: &str = " (a pCPU each where no rule says another number: guaranteed = 0.1 in a rule with name = \"*\" leaves room; a VM with a min is guaranteed that only where its own rule, a later one, says so, too)";
+const LESS: &str = " (a pCPU each where no rule says another number: guaranteed = 0.1 in a rule with name = \"*\" leaves room; \
+     a VM with a min is guaranteed that only where its own rule, a later one, says so, too)";
 
 /// What measuring adds, in pCPUs.
 pub(super) const ROUNDING: f64 = 0.1;

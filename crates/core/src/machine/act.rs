@@ -136,6 +136,9 @@ pub enum Value {
     Told(Option<Cpus>),
 }
 
+/// A guest that did not let go of a vCPU in time, when it was to be plugged out, may do so for so long (ours).
+pub const LETS_GO: Duration = Duration::from_secs(60);
+
 /// A machine on which something can be changed.
 ///
 /// Writing changes what the machine is now, never what it will be after its next start (of libvirt: the live
@@ -216,7 +219,7 @@ pub trait Act: Machine {
         _ = vm;
     }
 
-    /// How long the guest of a VM may yet let go of vCPUs that it was asked for and that are there still; `None` if it may not. What is set
+    /// How long the guest of a VM may yet let go ([`LETS_GO`]) of vCPUs that it was asked for and that are there still; `None` if it may not. What is set
     /// of them is not sure to stay so long.
     fn lets_go(&self, vm: &VmId) -> Option<Duration> {
         _ = vm;

@@ -22,7 +22,7 @@ mod unsure;
 
 use std::time::Duration;
 
-pub use act::{Act, Fixed, Lever, LeverKind, Limit, SLICE_MARK_NS, Value, is_our_slice};
+pub use act::{Act, Fixed, LETS_GO, Lever, LeverKind, Limit, SLICE_MARK_NS, Value, is_our_slice};
 pub use cache::{CacheRate, CacheUse, Classed, HOLDS, Origin, TRAFFIC};
 pub(crate) use estimate::estimate_briefly;
 pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};

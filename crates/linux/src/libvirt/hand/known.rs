@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use corefit_core::CpuSet;
-use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, VmId};
+use corefit_core::machine::{Fixed, LETS_GO, Lever, LeverKind, MachineError, VmId};
 
 use super::{Hand, stays};
 use crate::libvirt::definition::Definition;
@@ -18,9 +18,6 @@ const LACKS: Duration = Duration::from_secs(300);
 /// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only, and at looks, which
 /// may be 10 s apart.
 const NEWS: Duration = Duration::from_secs(12);
-
-/// A guest that did not let go of a vCPU in time may do so for so long.
-const LETS_GO: Duration = Duration::from_secs(60);
 
 impl Hand {
     /// What a VM cannot have changed, as far as is known.

@@ -2,7 +2,7 @@
 //! vCPUs as those and more is harmed if it does clearly less; who gives up some, unless it was seen to do as much.
 
 use super::proof::SURE;
-use super::{Member, Race, UNITS};
+use super::{Member, Race, Stat, UNITS};
 
 /// None is to do less than this part, by so many standard errors of counting as [`SURE`].
 const UNFAIR: f64 = 0.9;
@@ -10,6 +10,16 @@ const UNFAIR: f64 = 0.9;
 const FAIR: f64 = 0.95;
 /// However coarsely its work is counted: who does less than this, and runs less than this, loses.
 pub(super) const LOSES: f64 = 0.9;
+
+/// What a VM did at a level, beside what it did with VCPU-Bal's counts: all that is known, what that is worth, and a standard error of counting.
+struct Compared {
+    bal: usize,
+    now: Stat,
+    then: Stat,
+    does: f64,
+    did: f64,
+    chance: f64,
+}
 
 impl Race {
     /// Whether that is so of one of several VMs that are tried together, or beside.
@@ -24,15 +34,14 @@ impl Race {
 
     /// Whether that is so of this one, where units vary so ([`Race::bursts`]).
     pub(super) fn is_harmed(&self, member: &Member, level: usize, bursts: f64) -> bool {
-        let Some(bal) = self.bal_of(member).filter(|bal| *bal != level) else { return false };
-        let (now, then) = (member.seen_of(level), member.seen_of(bal));
-        let Some((does, did)) = now.value().zip(then.value()).filter(|(_, did)| *did > 0.0) else {
+        let Some(Compared { bal, now, then, does, did, chance }) = self.compared(member, level, bursts)
+        else {
             return false;
         };
         let gives = member.counts[level] < member.bal;
         let watched = [level, bal].iter().all(|level| member.proofs[*level].seconds > 0.0);
         let (least, sure) = if self.patient && watched { (FAIR, 1.0) } else { (UNFAIR, SURE) };
-        let slack = if gives { 0.0 } else { sure * now.chance(bursts).hypot(then.chance(bursts)) };
+        let slack = if gives { 0.0 } else { sure * chance };
         // What it runs is no matter of counting. (Of fewer vCPUs less may be wanted.)
         let loses = LOSES * (1.0 - now.error_of_turns() - then.error_of_turns());
         let runs_less = now.used().zip(then.used()).is_some_and(|(runs, ran)| runs < loses * ran);
@@ -44,14 +53,17 @@ impl Race {
     /// VCPU-Bal's counts.
     pub(super) fn is_doubtful(&self, level: usize, sure: f64) -> bool {
         let bursts = self.bursts();
-        let may_lose = |member: &Member| {
-            let Some(bal) = self.bal_of(member).filter(|bal| *bal != level) else { return false };
-            let (now, then) = (member.seen_of(level), member.seen_of(bal));
-            let slack = sure * now.chance(bursts).hypot(then.chance(bursts));
-            let both = now.value().zip(then.value());
-            both.is_some_and(|(does, did)| does * (1.0 - slack) < FAIR * did)
-        };
-        self.members.len() > 1 && self.members.iter().any(may_lose)
+        let mut compared = self.members.iter().filter_map(|member| self.compared(member, level, bursts));
+        self.members.len() > 1 && compared.any(|of| of.does * (1.0 - sure * of.chance) < FAIR * of.did)
+    }
+
+    /// `None` if nothing is known of one of the two, or it is the same.
+    fn compared(&self, member: &Member, level: usize, bursts: f64) -> Option<Compared> {
+        let bal = self.bal_of(member).filter(|bal| *bal != level)?;
+        let (now, then) = (member.seen_of(level), member.seen_of(bal));
+        let (does, did) = now.value().zip(then.value()).filter(|(_, did)| *did > 0.0)?;
+        let chance = now.chance(bursts).hypot(then.chance(bursts));
+        Some(Compared { bal, now, then, does, did, chance })
     }
 
     /// The same of what a race without time to watch on found: some seconds tell little of who counts a few units in one.
