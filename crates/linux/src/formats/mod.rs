@@ -211,7 +211,7 @@ impl Format {
 }
 
 /// A text cut to a length that fits into a message.
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     let text = text.trim();
     if text.chars().count() <= 60 {
         return text.into();

@@ -184,7 +184,7 @@ impl HostReader {
     /// All threads in a group and below it, now.
     pub(crate) fn threads(&self, path: &str) -> Result<Vec<u32>, ReadError> {
         let mut all = Vec::new();
-        let (groups, unlisted) = inside(&self.tree, self.root(), path);
+        let (groups, unlisted) = inside(&self.tree, self.root(), path, MOST_GROUPS);
         if let Some(error) = unlisted {
             return Err(error);
         }
@@ -425,7 +425,7 @@ impl HostReader {
             if text.is_none() {
                 known.usage_file = self.tree.usage_file(root, path);
             }
-            known.inside = if walk { inside(&self.tree, root, path).0 } else { Vec::new() };
+            known.inside = if walk { inside(&self.tree, root, path, MOST_GROUPS).0 } else { Vec::new() };
         }
         // What holds VMs is counted after them, so that nothing of theirs is missing in it.
         known.usage_text = text.filter(|_| !g.ways.contains(path));
@@ -572,18 +572,24 @@ fn above(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// A group and all below it, as far as they could be listed, and what kept some from that.
-fn inside(tree: &Tree, root: &Root, path: &str) -> (Vec<String>, Option<ReadError>) {
+/// A group and all below it, as far as they could be listed, so many at most, and what kept some from that.
+fn inside(tree: &Tree, root: &Root, path: &str, most: usize) -> (Vec<String>, Option<ReadError>) {
     let mut unlisted = None;
     let mut found = vec![path.to_owned()];
     let mut next = 0;
-    while next < found.len() && found.len() < MOST_GROUPS {
+    while next < found.len() && found.len() < most {
         let group = found[next].clone();
         let names = tree.children(root, &group).unwrap_or_else(|error| {
             unlisted = Some(error);
             Vec::new()
         });
-        found.extend(names.iter().map(|name| format!("{group}/{name}")));
+        let more = names.iter().map(|name| format!("{group}/{name}"));
+        let room = most - found.len();
+        if names.len() > room {
+            let why = format!("no more than {most} groups in it are followed");
+            unlisted = Some(ReadError::Io { path: path.into(), why });
+        }
+        found.extend(more.take(room));
         next += 1;
     }
     (found, unlisted)

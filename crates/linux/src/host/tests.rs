@@ -144,3 +144,15 @@ fn a_group_in_which_and_below_which_no_process_is_is_empty_until_there_is_one() 
     toy.reader.sees_all = true;
     assert_eq!(later(&mut toy), [false, true, false]);
 }
+
+/// Whoever may make groups can make as many as he likes in one directory.
+#[test]
+fn no_more_groups_inside_one_are_followed_than_there_is_room_for() {
+    let toy = Toy::new(&[("/a".into(), 1), ("/a/b".into(), 1), ("/a/c".into(), 1), ("/a/d".into(), 1)]);
+    let inside = |most| inside(&toy.reader.tree, toy.reader.root(), "/a", most);
+    assert_eq!(inside(4).0.len(), 4);
+    assert!(inside(4).1.is_none());
+    let (found, unlisted) = inside(3);
+    assert_eq!(found.len(), 3);
+    assert!(unlisted.is_some_and(|why| why.to_string().contains("no more than 3 groups")));
+}

@@ -27,6 +27,9 @@ const FILES_AGAIN: Duration = Duration::from_secs(300);
 /// A count that stays as it is for so long is nobody's any more. Longer than the longest interval between two looks.
 pub(super) const COUNTED: Duration = Duration::from_secs(12);
 
+/// So many characters of why a guest does not answer are kept: they are the guest's own, and each look has them.
+const MOST_SAID: usize = 300;
+
 /// What is known of a guest.
 #[derive(Debug)]
 pub(super) struct Guest {
@@ -159,7 +162,8 @@ impl Guest {
         self.failures += 1;
         let pause = every.saturating_mul(1 << self.failures.min(10)).min(MOST_PATIENCE.max(every));
         self.next = Instant::now() + pause;
-        self.error = Some(why);
+        self.error =
+            Some(if why.chars().count() > MOST_SAID { why.chars().take(MOST_SAID).collect() } else { why });
         self.view = None;
     }
 }
@@ -199,6 +203,15 @@ mod tests {
     use super::*;
     use base64::Engine as _;
     use base64::prelude::BASE64_STANDARD;
+
+    #[test]
+    fn of_why_a_guest_does_not_answer_the_beginning_is_kept() {
+        let mut guest = Guest::new(Instant::now());
+        for (says, keeps) in [("no answer".to_owned(), 9), ("\u{fc}".repeat(1 << 20), 2 * MOST_SAID)] {
+            guest.fail(says, Duration::from_secs(5));
+            assert_eq!(guest.error.as_ref().map(String::len), Some(keeps));
+        }
+    }
 
     #[test]
     fn who_counts_is_asked_for_that_alone_while_the_rest_is_fresh() {

@@ -12,13 +12,15 @@ use roxmltree::Node;
 
 use super::owner::{OWNER, Owner};
 use crate::formats::xml::{self, attribute, child, children};
-use crate::formats::{FormatError, domain};
+use crate::formats::{FormatError, domain, short};
 
 /// The channel of the guest agent.
 const AGENT: &str = "org.qemu.guest_agent.0";
 
 /// Names the element with the text that [`Act::keep`](corefit_core::machine::Act::keep) keeps there.
 pub(super) const KEPT: &str = "urn:corefit:kept";
+/// The longest text that is kept with a VM, and a quarter of that for each vCPU: its pins, before and after, on hundreds of pCPUs.
+const KEPT_BYTES: usize = 64 << 10;
 
 /// Names the element with the vCPUs that were plugged out by us.
 pub(super) const UNPLUGGED: &str = "urn:corefit:unplugged";
@@ -125,7 +127,7 @@ impl Definition {
         for node in all.filter(|node| node.is_element()) {
             match node.tag_name().namespace() {
                 Some(OWNER) => self.owner = Owner::read(node),
-                Some(KEPT) => self.kept = node.text().map(Into::into),
+                Some(KEPT) => self.kept = node.text().map(|text| kept(text, self.vcpus.len())),
                 Some(UNPLUGGED) => {
                     self.unplugged = node.text().and_then(|text| text.parse().ok()).unwrap_or_default();
                     self.asked_at = node.attribute("at").and_then(|at| at.parse().ok());
@@ -134,6 +136,12 @@ impl Definition {
             }
         }
     }
+}
+
+/// What is kept with a VM of so many vCPUs; the beginning of what is longer than any note is, as each look has it, and its owner can write it.
+fn kept(text: &str, vcpus: usize) -> String {
+    let most = KEPT_BYTES + vcpus * KEPT_BYTES / 4;
+    if text.len() > most { short(text) } else { text.into() }
 }
 
 /// The nodes of `<memory>` and of all `<memnode>`; `None` where one of them is only preferred.
@@ -286,6 +294,10 @@ mod tests {
         }
         assert_eq!(of(&format!("<c:kept xmlns:c='{KEPT}'>{{&lt;</c:kept>")).kept.as_deref(), Some("{<"));
         assert_eq!(of("").kept, None);
+        // Longer than a note of no vCPU can be: its owner wrote it.
+        let kept =
+            |bytes| of(&format!("<kept xmlns='{KEPT}'>{}</kept>", "[".repeat(bytes))).kept.unwrap().len();
+        assert_eq!([KEPT_BYTES, 100 * KEPT_BYTES].map(kept), [KEPT_BYTES, 63]);
         let unplugged =
             |text| of(&format!("<c:unplugged xmlns:c='{UNPLUGGED}'>{text}</c:unplugged>")).unplugged;
         assert_eq!(unplugged("2-3"), "2-3".parse().unwrap());

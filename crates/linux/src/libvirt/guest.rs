@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::agent_calls::{NO_HANDLE, SMALL};
 use super::sys;
+use crate::formats::short;
 use crate::proc::{Ticks, ns};
 use crate::progress;
 
@@ -38,7 +39,7 @@ pub(super) fn parsed(command: &str, answer: &str) -> Result<Value, String> {
         return Err(format!("the answer has {} bytes, more than {longest}", answer.len()));
     }
     let mut answer: Value = serde_json::from_str(answer).map_err(|error| format!("no JSON: {error}"))?;
-    Ok(answer["return"].take())
+    Ok(answer.get_mut("return").map(Value::take).unwrap_or_default())
 }
 
 /// Asks a guest, through a function that takes a command to the answer.
@@ -152,6 +153,9 @@ fn read(
     closed?;
     let text = part["buf-b64"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
     let text = text.ok_or("guest-file-read gave no base64")?;
+    if text.len() > most as usize {
+        return Err(format!("guest-file-read gave {} bytes, more than {most}", text.len()));
+    }
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -170,7 +174,7 @@ fn proc_stat(text: &str) -> Result<GuestView, String> {
             return Err(format!("/proc/stat of the guest has more than {MOST_VCPUS} CPUs"));
         }
         let Some(ticks) = Ticks::of(line) else {
-            return Err(format!("/proc/stat of the guest: {line:?} is no line of CPU times"));
+            return Err(format!("/proc/stat of the guest: {:?} is no line of CPU times", short(line)));
         };
         view.vcpus.push(GuestVcpu {
             id,
@@ -359,6 +363,23 @@ mod tests {
         let line = |cpu| format!("cpu{cpu} 1 1 1 1 1 1 1 1\n");
         let text: String = (0..43_000).map(line).collect();
         assert!(proc_stat(&text).unwrap_err().contains("more than 4096 CPUs"));
+        let odd = proc_stat(&format!("cpu0 {}", "\u{7f}".repeat(1 << 20))).unwrap_err();
+        assert!(odd.len() < 500 && odd.contains("no line of CPU times"), "{} bytes", odd.len());
+        let long = BASE64_STANDARD.encode(line(0).repeat(1 << 16));
+        let mut agent = |command: &str| {
+            Ok::<_, String>(match command {
+                open if open.contains("guest-file-open") => r#"{"return":7}"#.to_owned(),
+                read if read.contains("guest-file-read") => {
+                    json!({ "return": { "buf-b64": long } }).to_string()
+                }
+                _ => r#"{"return":{}}"#.to_owned(),
+            })
+        };
+        let why = view(&mut true, &mut agent).unwrap_err();
+        assert!(why.ends_with("more than 1048576"), "{why}");
+        for no_object in ["[]", "3", "\"return\"", "{}"] {
+            assert_eq!(parsed("guest-get-vcpus", no_object), Ok(Value::Null));
+        }
         let one = |cpu| json!({"logical-id": cpu, "online": true, "can-offline": true});
         let list: Vec<Value> = (0..60_000).map(one).collect();
         let answer = json!({ "return": list }).to_string();

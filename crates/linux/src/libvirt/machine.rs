@@ -358,6 +358,10 @@ impl LibvirtMachine {
                 (Some(true), true, None) => match agents.latest(key) {
                     Ok(view) => {
                         vm.guest = view;
+                        // It says what it likes: more vCPUs than it can have are nobody's.
+                        if let Some(guest) = &mut vm.guest {
+                            guest.vcpus.truncate(vm.vcpus.len());
+                        }
                         if let Some(at) = agents.answered(key) {
                             self.hand.answered(&vm.id, at);
                         }

@@ -62,9 +62,19 @@ impl Setting {
 }
 
 impl Note {
-    /// What a VM carries, if it is a note that is known here.
-    fn parse(text: &str) -> Option<Note> {
-        serde_json::from_str(text).ok().filter(|note: &Note| note.corefit == 1)
+    /// What a VM carries, if it is a note that is known here. Its owner may have written it: each setting counts once, and none of vCPUs that
+    /// it cannot have, for each is asked for.
+    fn parse(text: &str, vm: &VmState) -> Option<Note> {
+        let mut note: Note = serde_json::from_str(text).ok().filter(|note: &Note| note.corefit == 1)?;
+        let mut levers = BTreeSet::new();
+        note.settings.retain(|setting| {
+            let vcpu = match setting.lever {
+                Lever::VcpuQuota(vcpu) | Lever::Affinity(vcpu) | Lever::Slice(vcpu) => vcpu as usize,
+                _ => 0,
+            };
+            vcpu < vm.vcpus.len().max(1) && levers.insert(setting.lever)
+        });
+        Some(note)
     }
 }
 
@@ -165,7 +175,7 @@ impl Keeper {
                 self.foreign.remove(&vm.id);
                 continue;
             };
-            let Some(note) = Note::parse(text) else {
+            let Some(note) = Note::parse(text, vm) else {
                 if self.foreign.insert(vm.id.clone(), text.clone()).as_ref() != Some(text) {
                     notes.push(format!(
                         "VM {:?} carries a note that makes no sense; it is left alone, and no other is made",
@@ -372,6 +382,18 @@ mod tests {
                 assert_eq!((setting.by_guest(), setting.wrote()), (by_guest, (known, pending)));
             }
         }
+    }
+
+    /// For each setting the machine is asked, and its owner can write a note.
+    #[test]
+    fn a_note_counts_once_for_each_lever_and_for_no_vcpu_that_its_vm_cannot_have() {
+        let vm = VmState { vcpus: vec![Default::default(); 4], ..VmState::default() };
+        let setting = |lever| Setting { lever, original: Value::Pcpus(CpuSet::default()), wrote: Vec::new() };
+        let of_vcpus = (0..20_000).flat_map(|vcpu| [Lever::Affinity(vcpu % 10_000), Lever::Slice(vcpu)]);
+        let settings = of_vcpus.chain([Lever::Weight; 3]).map(setting).collect();
+        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap();
+        let levers = |vm: &VmState| Note::parse(&text, vm).map(|note| note.settings.len());
+        assert_eq!(levers(&vm), Some(4 + 4 + 1));
     }
 
     /// Notes as versions read them that knew nothing of guests, nor of what is under way.
