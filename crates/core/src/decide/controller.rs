@@ -245,7 +245,10 @@ impl Controller {
         step.plan.actions.extend(self.ask_again(&seen, &step.kept));
         let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
         let granted = granted(&self.policy, &asked, (&requests.0, &requests.1), &grants);
-        step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
+        // What is done while numbers of vCPUs are tried says nothing of weights.
+        let tells = usual.filter(|_| !self.known.values().any(|known| known.trying));
+        step.plan.actions.extend(self.weighing.step((&seen, tells), &granted, &self.policy));
+        step.notes.extend(self.weighing.notes().iter().cloned());
         if let Some(usual) = usual {
             self.light.clear();
             step.plan.actions.extend(self.lightening.step(usual, &self.policy, &mut self.light));

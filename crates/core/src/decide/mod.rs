@@ -17,6 +17,7 @@ mod counted;
 mod cpusets;
 mod demand;
 mod exact;
+mod gain;
 mod granting;
 mod hypothesis;
 mod island;
@@ -44,6 +45,7 @@ use std::time::Duration;
 
 pub use apply::apply;
 pub use controller::{Controller, Step, Usual};
+pub use gain::Brought;
 pub use granting::Given;
 pub use part::each as each_vcpu;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
@@ -230,6 +232,14 @@ pub enum Why {
     /// Its weight goes back.
     #[error("it does not follow what was granted any more: as before")]
     Unweighed,
+    /// Its weight goes back, for weights brought nothing.
+    #[error("more weight brings {name} nothing: {brought}")]
+    Weightless {
+        /// Who was to get more: it, or one that it left something to.
+        name: String,
+        /// What was measured.
+        brought: Brought,
+    },
     /// VMs starve, and helper threads that weigh little keep the kernel from it.
     #[error(
         "{name} had {used} of the {available} pCPUs that were available to it: this kernel moves a group ahead each time that its \

@@ -10,11 +10,13 @@
 //! what it was granted beyond. Among siblings the sum of weights stays, so whoever takes no part in it is not concerned, as far as the host
 //! takes such weights.
 //!
-//! A VM weighs less, or all weigh again what they did, only once that was so for the dwell; more, as soon as others leave it.
+//! A VM weighs less, or all weigh again what they did, only once that was so for the dwell; more, as soon as others leave it. Where that
+//! brings nothing (`gain.rs`) all weigh what they did.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::gain::{Gains, Member};
 use super::island::{Island, islands};
 use super::starving::left_alone;
 use super::{Action, Fate, Outcome, Policy, Why};
@@ -59,6 +61,10 @@ pub(super) struct Granted<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Weighing {
     vms: BTreeMap<VmId, Known>,
+    gains: Gains,
+    /// Who weighs what it did at this step, as more weight brings nothing, and what is said of that.
+    vain: BTreeMap<VmId, Why>,
+    notes: Vec<String>,
     /// What those weighed whose weight is ours, as the journal has it.
     before: BTreeMap<VmId, Weight>,
     changed: Option<Time>,
@@ -85,11 +91,12 @@ struct Known {
 struct Sibling<'a> {
     id: &'a VmId,
     base: f64,
+    now: f64,
     held: f64,
     /// pCPUs, and those of them that it is guaranteed.
     part: f64,
     sure: f64,
-    priority: i32,
+    granted: Granted<'a>,
     /// As how many it counts.
     times: f64,
 }
@@ -112,13 +119,15 @@ struct Target {
 
 impl Weighing {
     /// Which weights to change, by what was granted, in the order of numbers. Without grants: all as they
-    /// were, those too that came changed from another host.
+    /// were, those too that came changed from another host. `usual`: what happened in the usual time, if that has passed and tells what
+    /// weights bring.
     pub(super) fn step(
         &mut self,
-        seen: &HostEstimate,
+        (seen, usual): (&HostEstimate, Option<&HostEstimate>),
         granted: &[Granted<'_>],
         policy: &Policy,
     ) -> Vec<Action> {
+        (self.vain, self.notes) = Default::default();
         let ours = !self.before.is_empty() || self.vms.values().any(|known| known.wrote.is_some());
         if granted.is_empty() && !ours {
             self.vms = BTreeMap::new();
@@ -132,7 +141,12 @@ impl Weighing {
             for granted in &island.granted {
                 calm.remove(id(granted));
             }
-            targets.extend(self.targets(seen, &parts(seen, &island), count(island.pcpus.len()), policy));
+            targets.extend(self.targets(
+                (seen, usual),
+                &parts(seen, &island),
+                count(island.pcpus.len()),
+                policy,
+            ));
         }
         let all_calm = calm.len() == granted.len();
         // Those that nothing was granted are as they were at once, unless all is calm.
@@ -166,12 +180,19 @@ impl Weighing {
         };
         let action = |vm: &VmState, (now, to): (f64, f64)| {
             let [now, to] = [now, to].map(|weight| Value::Weight(Weight(weight)));
-            let why = targets
-                .get(&vm.id)
-                .map_or(Why::Unweighed, |target| Why::Weighed { part: crate::Cpus(target.part) });
+            let why = match (targets.get(&vm.id), self.vain.get(&vm.id)) {
+                (Some(target), _) => Why::Weighed { part: crate::Cpus(target.part) },
+                (None, Some(why)) => why.clone(),
+                (None, None) => Why::Unweighed,
+            };
             Action::of(vm, Lever::Weight, Some(now), to, why)
         };
         seen.vms.iter().filter_map(|vm| Some(action(&vm.seen, due(&vm.seen)?))).collect()
+    }
+
+    /// What people should know of the last step.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// What VMs weighed before it was changed: of one that was not seen for a while, came from another host, or was
@@ -216,6 +237,7 @@ impl Weighing {
     fn settle(&mut self, seen: &HostEstimate, policy: &Policy) {
         let may_have = seen.may_have();
         self.vms.retain(|id, _| may_have(id));
+        self.gains.retain(may_have);
         for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm) {
             let Some(Weight(now)) = vm.seen.weight else { continue };
             let before = self.before.get(&vm.seen.id);
@@ -246,7 +268,7 @@ impl Weighing {
     /// What VMs are to weigh, of those whose weight can be changed and who have siblings to share with.
     fn targets(
         &mut self,
-        seen: &HostEstimate,
+        (seen, usual): (&HostEstimate, Option<&HostEstimate>),
         parts: &BTreeMap<VmId, Part<'_>>,
         pcpus: f64,
         policy: &Policy,
@@ -265,10 +287,11 @@ impl Weighing {
             siblings.entry(vm.parent.as_deref()).or_default().push(Sibling {
                 id,
                 base: known.base * times,
+                now: now * times,
                 held: known.held.unwrap_or(now * times),
                 part: *all,
                 sure: *sure,
-                priority: granted.priority,
+                granted: *granted,
                 times,
             });
         }
@@ -279,6 +302,14 @@ impl Weighing {
         for (parent, mut vms) in siblings {
             let weight: f64 = vms.iter().map(|vm| vm.base).sum();
             let whole: f64 = vms.iter().map(|vm| vm.part).sum();
+            let group = members(seen, &vms, policy);
+            self.gains.look(&group, seen.at, usual, policy);
+            if let Some((number, brought, rest)) = self.gains.in_vain(&group, seen.at, policy) {
+                let why = Why::Weightless { name: seen.vms[number].seen.name.clone(), brought };
+                self.notes.push(format!("{why}; all weigh what they did for {} min", rest.as_secs() / 60));
+                self.vain.extend(vms.iter().map(|vm| (vm.id.clone(), why.clone())));
+                continue;
+            }
             self.hold(&mut vms, weight / whole, seen.at, policy);
             let held: Vec<f64> = vms.iter().map(|vm| vm.held / vm.times).collect();
             let alone = |vm: &VmEstimate| vm.seen.parent.as_deref() != parent || here.contains(&vm.seen.id);
@@ -310,14 +341,14 @@ impl Weighing {
     fn hold(&mut self, vms: &mut [Sibling<'_>], each: f64, at: Time, policy: &Policy) {
         let wanted = |vm: &Sibling<'_>| each * vm.part;
         let lacks = |vm: &&Sibling<'_>| wanted(vm) > vm.held * (1.0 + policy.deadband);
-        let first = vms.iter().filter(lacks).map(|vm| vm.priority).max();
+        let first = vms.iter().filter(lacks).map(|vm| vm.granted.priority).max();
         let held: f64 = vms.iter().map(|vm| vm.held).sum();
         let whole: f64 = vms.iter().map(|vm| vm.part).sum();
         let claimed = vms.iter().filter(lacks).any(|vm| vm.held / held * whole < vm.sure);
         for vm in vms.iter_mut() {
             let Some(known) = self.vms.get_mut(vm.id) else { continue };
             let wanted = wanted(vm);
-            if claimed || first.is_some_and(|first| first > vm.priority) {
+            if claimed || first.is_some_and(|first| first > vm.granted.priority) {
                 (vm.held, known.less) = (vm.held.min(wanted), None);
             } else if wanted < vm.held * (1.0 - policy.deadband) {
                 let (since, most) = known.less.map_or((at, wanted), |(at, most)| (at, most.max(wanted)));
@@ -336,6 +367,26 @@ impl Weighing {
             vm.held += fits * more(vm);
         }
     }
+}
+
+/// For whether their weights bring something.
+fn members<'a>(seen: &HostEstimate, vms: &[Sibling<'a>], policy: &Policy) -> Vec<Member<'a>> {
+    let sum = |of: fn(&Sibling<'_>) -> f64| vms.iter().map(of).sum::<f64>();
+    let (base, now, whole) = (sum(|vm| vm.base), sum(|vm| vm.now), sum(|vm| vm.part));
+    let member = |vm: &Sibling<'a>| {
+        let rule = policy.of(&seen.vms[vm.granted.number].seen.name);
+        let lacks = vm.base / base * whole < vm.sure * (1.0 - policy.deadband);
+        Member {
+            id: vm.id,
+            granted: vm.granted,
+            weight: vm.now,
+            base: vm.base / base,
+            now: vm.now / now,
+            to: vm.part / whole,
+            promised: lacks && rule.guaranteed.or(rule.min.map(f64::from)).is_some(),
+        }
+    };
+    vms.iter().map(member).collect()
 }
 
 impl Known {

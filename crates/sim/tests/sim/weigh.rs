@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{app, applied, host, vcpu, vm};
-use corefit_core::decide::{Action, Arbiter, Controller, Policy, Rule, Sizer, Weigher};
+use crate::support::{app, applied, host, pinned, vcpu, vm};
+use corefit_core::decide::{Action, Arbiter, Controller, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::{Act, Lever, Machine, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy as Hypervisor, Sim, SimMachine};
 
 /// Seconds for which the important one sleeps, works, and sleeps again.
-const TURNS: [u64; 3] = [20, 30, 40];
+const TURNS: [u64; 3] = [20, 100, 60];
 
 fn policy(weigh: Weigher) -> Policy {
     let rule = |name: &str, priority| Rule {
@@ -30,7 +30,7 @@ fn ran(machine: &SimMachine) -> [f64; 2] {
 /// Two VMs of two busy loops each on two pCPUs: pCPUs that each gets in the last ten seconds of each turn, and all that
 /// was changed.
 fn managed(hypervisor: Hypervisor, policy: Policy) -> (SimMachine, Vec<[f64; 2]>, Vec<Action>) {
-    let high = "sleep 20000ms parallel { compute 70s split } sleep 3600s";
+    let high = "sleep 20000ms parallel { compute 180s split } sleep 3600s";
     let vms = [("low", "hog"), ("high", high)]
         .map(|(name, program)| vm(name, vec![vcpu("0-1"), vcpu("0-1")], vec![app(program, 2)]));
     let spec = host(2, hypervisor, vms.to_vec());
@@ -84,4 +84,50 @@ fn numbers_of_vcpus_alone_cannot() {
     let (_, got, done) = managed(Hypervisor::Cfs(CfsSpec::default()), policy(Weigher::None));
     assert!(got[1][1] < 1.1, "{got:?}");
     assert!(done.iter().all(|action| action.lever != Lever::Weight));
+}
+
+/// 200 s of a VM that weighs half of what its neighbour does, and should not: one vCPU has a pCPU to itself, the other one shares a
+/// pCPU with the neighbour. Which of its two busy threads count their work; what was changed of weights, and what was said.
+fn counted(program: &str) -> (Vec<Action>, Vec<String>) {
+    let mut light = vm("light", vec![vcpu("0"), vcpu("1")], vec![pinned(program, 2)]);
+    (light.weight, light.progress) = (512, true);
+    let heavy = vm("heavy", vec![vcpu("1")], vec![app("hog", 1)]);
+    let spec = host(2, Hypervisor::Cfs(CfsSpec::default()), vec![light, heavy]);
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "test", true);
+    let rule = Rule { name: "*".into(), guaranteed: Some(0.25), ..Rule::default() };
+    let policy = Policy { arbitrate: Arbiter::MaxMin, vm: vec![rule], ..policy(Weigher::Grants) };
+    let mut controller = Controller::new(policy);
+    let (mut done, mut notes) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let step = controller.step(&machine.observe().unwrap()).unwrap();
+        controller.told(&applied(&mut machine, &step.plan.actions));
+        done.extend(step.plan.actions.into_iter().filter(|action| action.lever == Lever::Weight));
+        notes = step.notes;
+        machine.pass(Duration::from_secs(1)).unwrap();
+    }
+    (done, notes)
+}
+
+/// The thread that counts has its pCPU to itself; what more weight brings the other one is no work.
+#[test]
+fn weights_with_which_no_more_work_is_done_are_undone_though_more_is_used() {
+    let (done, notes) = counted("forever { compute 100ms single { mark } }");
+    assert_eq!(done.len(), 4, "there and back: {done:#?}");
+    for (action, weight) in done[2..].iter().zip([512.0, 1024.0]) {
+        assert_eq!(action.to, Value::Weight(Weight(weight)));
+        assert!(
+            matches!(&action.why, Why::Weightless { name, brought } if name == "light" && brought.work),
+            "{action:?}"
+        );
+    }
+    let said = "more weight brings light nothing: it did 10.0 units of work a second before, and 10.0 with more weight; \
+                all weigh what they did for 10 min";
+    assert!(notes.iter().any(|note| note == said), "{notes:#?}");
+}
+
+#[test]
+fn weights_with_which_more_work_is_done_stay() {
+    let (done, notes) = counted("forever { compute 100ms mark }");
+    assert_eq!(done.len(), 2, "{done:#?}");
+    assert!(notes.iter().all(|note| !note.contains("more weight")), "{notes:#?}");
 }

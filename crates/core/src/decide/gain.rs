@@ -1,0 +1,470 @@
+//! Whether weights brought something to those who were to get more by them.
+//!
+//! ```text
+//!            a minute with more weight          one of them gained
+//! Watching ─────────────────────────────▶ judged ────────────────────▶ it stays
+//!    ▲                                      │ none did                    ▲
+//!    └── rests, twice as long each time ◀───┴── a minute of that: less ───┘
+//! ```
+//!
+//! Gained is: work grew or, where nobody counts work, the part that a VM got of what it wants; by half the deadband, and by more than chance. Only
+//! looks count in which somebody was short and no weight changed, and only with as many vCPUs, a VM that wants as much, and siblings that do.
+//! Of who weighed more as soon as it came to want more nothing was seen before: what was available to it counts instead. Who cannot
+//! be judged is left as it is. Formulas: docs/arbitration.md, "Weights".
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::weigh::Granted;
+use super::{Policy, longer};
+use crate::Time;
+use crate::machine::{HostEstimate, VmEstimate, VmId};
+
+/// How long more weight is watched, and as how many looks, at least. Ours.
+const WATCH: Duration = Duration::from_secs(60);
+const LOOKS: f64 = 10.0;
+/// So many looks before it are a measure; of more than this the older ones count by halves. Ours.
+const FEW: f64 = 3.0;
+const MANY: f64 = 120.0;
+/// A gain of so many standard errors is no chance.
+const NOISE: f64 = 2.0;
+/// What is wanted is another thing where it is more or less by this part. Ours.
+const OTHER: f64 = 0.25;
+/// Who gets this part of what it wants lacks nothing, and who wants less than so many pCPUs is idle. Ours.
+const ALL: f64 = 0.95;
+const IDLE: f64 = 0.1;
+/// How long weights that brought nothing rest at first; looks from before a pause as long say nothing any more. Ours.
+const FIRST_REST: Duration = Duration::from_secs(600);
+
+/// What weights brought to each VM.
+#[derive(Debug, Default)]
+pub(super) struct Gains {
+    vms: BTreeMap<VmId, Gain>,
+}
+
+/// One of those whose weights are compared.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<'a> {
+    pub(super) id: &'a VmId,
+    pub(super) granted: Granted<'a>,
+    pub(super) weight: f64,
+    /// Its parts of what all of them weigh, from 0 to 1: before weights were ours, now, and as it should be.
+    pub(super) base: f64,
+    pub(super) now: f64,
+    pub(super) to: f64,
+    /// A rule says what it is guaranteed, and it would not have that by what it weighed before.
+    pub(super) promised: bool,
+}
+
+/// What was measured with the weights of before, and with more weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Brought {
+    /// Units of work a second; else the part that it got of what it wants, from 0 to 1.
+    pub work: bool,
+    /// With the weights of before.
+    pub before: f64,
+    /// With more weight.
+    pub since: f64,
+}
+
+/// What is known of a VM.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gain {
+    by: By,
+    vcpus: usize,
+    weight: f64,
+    /// When that was seen to change last.
+    moved: Time,
+    /// The last look, and pCPUs that it used and waited for then.
+    last: Time,
+    wants: f64,
+    /// With the weights of before, and with more.
+    without: Looks,
+    with: Looks,
+    /// pCPUs that were available to it with the weights of before, and what its siblings wanted then.
+    had: Option<(f64, f64)>,
+    /// Units of work, and when.
+    counted: Option<(f64, Time)>,
+    found: Found,
+    rest: Duration,
+    /// The most pCPUs that it was granted when it was found that more weight brings nothing.
+    granted: u32,
+}
+
+/// What counts for what a VM is to get: if that changes, all begins anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct By {
+    priority: i32,
+    guaranteed: f64,
+    most: f64,
+    siblings: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Found {
+    #[default]
+    Open,
+    Gained,
+    /// More is not tried before that; and whether it was compared with what came of that then.
+    Nothing {
+        brought: Brought,
+        until: Time,
+        compared: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Looks {
+    over: Duration,
+    /// The part that it got of what it wants, and units of work a second.
+    served: Mean,
+    work: Mean,
+    /// pCPUs that it wants, and its siblings.
+    own: Mean,
+    others: Mean,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    n: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Gains {
+    /// Forgets those that are gone.
+    pub(super) fn retain(&mut self, may_have: impl Fn(&VmId) -> bool) {
+        self.vms.retain(|id, _| may_have(id));
+    }
+
+    /// A look at siblings of whom somebody is short. `usual`: what happened in the usual time, if that has passed and tells.
+    pub(super) fn look(
+        &mut self,
+        group: &[Member<'_>],
+        at: Time,
+        usual: Option<&HostEstimate>,
+        policy: &Policy,
+    ) {
+        let mut moved = Time(0);
+        for vm in group {
+            let gain = self.vms.entry(vm.id.clone()).or_insert(Gain { weight: vm.weight, ..Gain::default() });
+            if (gain.weight - vm.weight).abs() >= 0.5 {
+                (gain.weight, gain.moved) = (vm.weight, at);
+            }
+            moved = moved.max(gain.moved);
+        }
+        let Some(seen) = usual else { return };
+        let whole = seen.at.since(moved) >= seen.over;
+        let as_before = group.iter().all(|vm| (vm.now - vm.base).abs() < 1e-9);
+        let all: f64 = group.iter().filter_map(|vm| wants(vm.of(seen))).sum();
+        for vm in group {
+            let Some(gain) = self.vms.get_mut(vm.id) else { continue };
+            gain.begin(By::of(vm, group), vm.granted.pcpus, (seen.at, seen.over));
+            let more = vm.rises(vm.now, policy);
+            let more = (whole && (as_before || more)).then_some(more);
+            let others = all - wants(vm.of(seen)).unwrap_or(0.0);
+            gain.look(vm.of(seen), others, more, (seen.at, seen.over));
+            gain.was_wrong(policy);
+        }
+        if !group.iter().any(|vm| vm.promised) {
+            self.judge(group, seen.at, policy);
+        }
+    }
+
+    /// Whether those that weigh more gained. If none did, they rest.
+    fn judge(&mut self, group: &[Member<'_>], at: Time, policy: &Policy) {
+        let rising = || group.iter().filter(|vm| vm.rises(vm.now, policy));
+        let judged = rising().filter_map(|vm| {
+            let gain = self.vms.get(vm.id)?;
+            let open = matches!(gain.found, Found::Open) && gain.lacks();
+            open.then(|| (vm.id, vm.granted.pcpus, gain.verdict(policy)))
+        });
+        let judged: Vec<_> = judged.collect();
+        for (id, _, verdict) in &judged {
+            if let (Some((true, _)), Some(gain)) = (verdict, self.vms.get_mut(*id)) {
+                gain.found = Found::Gained;
+            }
+        }
+        let gained = |vm: &Member<'_>| matches!(self.vms.get(vm.id), Some(Gain { found: Found::Gained, .. }));
+        if rising().any(gained) {
+            return;
+        }
+        let nothing: Option<Vec<_>> =
+            judged.into_iter().map(|(id, granted, verdict)| Some((id, granted, verdict?.1))).collect();
+        for (id, granted, brought) in nothing.into_iter().flatten() {
+            let Some(gain) = self.vms.get_mut(id) else { continue };
+            gain.rest = longer(gain.rest.max(FIRST_REST / 2));
+            (gain.without, gain.granted) = (Looks::default(), gain.granted.max(granted));
+            gain.found = Found::Nothing { brought, until: at + gain.rest, compared: false };
+        }
+    }
+
+    /// Who proved that more weight brings nothing, where siblings are to weigh what they did because of that: all who were to have a greater
+    /// part did, or lack nothing now.
+    pub(super) fn in_vain(
+        &self,
+        group: &[Member<'_>],
+        at: Time,
+        policy: &Policy,
+    ) -> Option<(usize, Brought, Duration)> {
+        if group.iter().any(|vm| vm.promised) {
+            return None;
+        }
+        let mut found = None;
+        for vm in group.iter().filter(|vm| vm.rises(vm.to, policy)) {
+            let gain = self.vms.get(vm.id)?;
+            let rests = gain.rests(vm.granted.pcpus, at).filter(|_| gain.by == By::of(vm, group));
+            match rests {
+                Some(brought) => found = found.or(Some((vm.granted.number, brought, gain.rest))),
+                None if gain.lacks() => return None,
+                None => {}
+            }
+        }
+        found
+    }
+}
+
+impl Member<'_> {
+    /// Whether this is a greater part than it had by the weights of before.
+    fn rises(&self, to: f64, policy: &Policy) -> bool {
+        to > self.base * (1.0 + policy.deadband)
+    }
+
+    fn of<'s>(&self, seen: &'s HostEstimate) -> &'s VmEstimate {
+        &seen.vms[self.granted.number]
+    }
+}
+
+impl By {
+    fn of(vm: &Member<'_>, group: &[Member<'_>]) -> By {
+        let Granted { priority, guaranteed, most, .. } = vm.granted;
+        By { priority, guaranteed, most, siblings: group.len() }
+    }
+}
+
+impl Gain {
+    fn begin(&mut self, by: By, granted: u32, (at, over): (Time, Duration)) {
+        if self.by != by {
+            *self = Gain { by, vcpus: self.vcpus, weight: self.weight, moved: self.moved, ..Gain::default() };
+        }
+        let pause = at.since(self.last);
+        if pause > FIRST_REST {
+            (self.with, self.without, self.had) = (Looks::default(), Looks::default(), None);
+        }
+        if pause > over * 2 {
+            self.counted = None;
+        }
+        self.last = at;
+        if matches!(self.found, Found::Nothing { .. }) && self.rests(granted, at).is_none() {
+            (self.found, self.with) = (Found::Open, Looks::default());
+        }
+    }
+
+    /// A look, with the weights of before, or with more weight; `None`: neither.
+    fn look(&mut self, vm: &VmEstimate, others: f64, more: Option<bool>, (at, over): (Time, Duration)) {
+        let work = self.work(vm, at);
+        self.wants = wants(vm).unwrap_or(0.0);
+        let vcpus = vm.seen.online().len();
+        let same = std::mem::replace(&mut self.vcpus, vcpus) == vcpus;
+        if !same {
+            (self.with, self.without) = (Looks::default(), Looks::default());
+        }
+        if more == Some(false) {
+            self.had = vm.available.map(|available| (available.0, others));
+        }
+        let looks = match more.filter(|_| same && self.wants >= IDLE) {
+            Some(true) => &mut self.with,
+            Some(false) => &mut self.without,
+            None => return,
+        };
+        looks.over += over;
+        looks.served.add(vm.activity.used.unwrap_or_default().0 / self.wants);
+        looks.own.add(self.wants);
+        looks.others.add(others);
+        work.into_iter().for_each(|work| looks.work.add(work));
+    }
+
+    /// Units of work a second since it was counted last.
+    fn work(&mut self, vm: &VmEstimate, at: Time) -> Option<f64> {
+        let now = (vm.seen.progress?, vm.seen.progress_at.unwrap_or(at));
+        let (units, then) = self.counted.replace(now)?;
+        (now.1 > then && now.0 >= units).then(|| (now.0 - units) / now.1.since(then).as_secs_f64())
+    }
+
+    /// Whether it wants more than it got with the weights of before, as far as is known.
+    fn lacks(&self) -> bool {
+        let had = self.had.map(|(had, _)| had / self.wants);
+        let served = if self.without.served.n >= FEW { Some(self.without.served.mean()) } else { had };
+        self.wants >= IDLE && served.is_none_or(|served| served < ALL)
+    }
+
+    /// What more weight brought, if that is found to be nothing, and it is not tried again yet.
+    fn rests(&self, granted: u32, at: Time) -> Option<Brought> {
+        match self.found {
+            Found::Nothing { brought, until, .. } if at < until && granted <= self.granted => Some(brought),
+            _ => None,
+        }
+    }
+
+    /// Whether it gained, and what it was, once that was watched for long enough.
+    fn verdict(&self, policy: &Policy) -> Option<(bool, Brought)> {
+        if self.with.is_long(policy) { self.compare(policy) } else { None }
+    }
+
+    /// The same without more weight: if it does less so, that brought something after all.
+    fn was_wrong(&mut self, policy: &Policy) {
+        let long = self.without.is_long(policy);
+        let Found::Nothing { compared, .. } = &mut self.found else { return };
+        if !long || std::mem::replace(compared, true) {
+            return;
+        }
+        if let Some((true, _)) = self.compare(policy) {
+            (self.found, self.rest) = (Found::Gained, Duration::ZERO);
+        }
+    }
+
+    fn compare(&self, policy: &Policy) -> Option<(bool, Brought)> {
+        let (with, without) = (&self.with, &self.without);
+        let seen = without.served.n >= FEW;
+        let (own, others) =
+            if seen { (without.own.mean(), without.others.mean()) } else { (with.own.mean(), self.had?.1) };
+        let counts = without.work.n >= FEW && with.work.n >= FEW && without.work.sum + with.work.sum > 0.0;
+        let (before, since) = match counts {
+            true => (without.work, with.work),
+            false if seen => (without.served, with.served),
+            false => (Mean::of((self.had?.0 / own).min(1.0)), with.served),
+        };
+        let least = (NOISE * before.error(&since)).max(policy.deadband / 2.0 * before.mean());
+        let gained = since.mean() > before.mean() + least;
+        let part = |now: f64, then: f64| now / then.max(f64::MIN_POSITIVE);
+        let (own, others) = (part(with.own.mean(), own), part(with.others.mean(), others));
+        // Others that want less, or more, explain it as well.
+        let other = if gained { others < 1.0 - OTHER } else { others > 1.0 + OTHER };
+        let brought = Brought { work: counts, before: before.mean(), since: since.mean() };
+        (!other && (own - 1.0).abs() <= OTHER).then_some((gained, brought))
+    }
+}
+
+impl Looks {
+    fn is_long(&self, policy: &Policy) -> bool {
+        self.over >= WATCH.max(policy.window()) && self.served.n >= LOOKS
+    }
+}
+
+impl Mean {
+    fn of(value: f64) -> Mean {
+        Mean { n: 1.0, sum: value, squares: value * value }
+    }
+
+    fn add(&mut self, value: f64) {
+        if self.n >= MANY {
+            *self = Mean { n: self.n / 2.0, sum: self.sum / 2.0, squares: self.squares / 2.0 };
+        }
+        let Mean { n, sum, squares } = *self;
+        *self = Mean { n: n + 1.0, sum: sum + value, squares: squares + value * value };
+    }
+
+    fn mean(&self) -> f64 {
+        if self.n > 0.0 { self.sum / self.n } else { 0.0 }
+    }
+
+    /// The standard error of the difference of two means.
+    fn error(&self, other: &Mean) -> f64 {
+        let square = |of: &Mean| {
+            let deviations = (of.squares - of.sum * of.mean()).max(0.0);
+            if of.n > 1.0 { deviations / (of.n - 1.0) / of.n } else { 0.0 }
+        };
+        (square(self) + square(other)).sqrt()
+    }
+}
+
+impl std::fmt::Display for Brought {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Brought { work, before, since } = self;
+        if *work {
+            write!(f, "it did {before:.1} units of work a second before, and {since:.1} with more weight")
+        } else {
+            let [before, since] = [before, since].map(|part| 100.0 * part);
+            write!(f, "it got {before:.0} % of what it wants before, and {since:.0} % with more weight")
+        }
+    }
+}
+
+/// pCPUs that a VM used and waited for; `None` where that was not measured.
+fn wants(vm: &VmEstimate) -> Option<f64> {
+    Some(vm.activity.used?.0 + vm.activity.waiting?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks of a second at a VM that wants two pCPUs and got these parts of it, beside others that want so many.
+    fn looks(served: impl IntoIterator<Item = f64>, others: f64) -> Looks {
+        let mut looks = Looks::default();
+        for part in served {
+            looks.over += Duration::from_secs(1);
+            looks.served.add(part);
+            looks.own.add(2.0);
+            looks.others.add(others);
+        }
+        looks
+    }
+
+    /// So many looks that are now less and now more than this by `noise`.
+    fn around(mean: f64, noise: f64, n: usize) -> impl Iterator<Item = f64> {
+        (0..n).map(move |look| if look % 2 == 0 { mean + noise } else { mean - noise })
+    }
+
+    fn compared(without: Looks, with: Looks) -> Option<bool> {
+        let gain = Gain { without, with, ..Gain::default() };
+        gain.verdict(&Policy::default()).map(|(gained, _)| gained)
+    }
+
+    #[test]
+    fn a_gain_is_more_than_chance_and_more_than_half_the_deadband() {
+        let of = |gain: f64, noise, before| {
+            compared(looks(around(0.5, noise, before), 2.0), looks(around(0.5 + gain, noise, 60), 2.0))
+        };
+        assert_eq!(of(0.04, 0.01, 4), Some(true));
+        assert_eq!(of(0.04, 0.1, 4), Some(false), "four looks before it may differ as much by chance");
+        assert_eq!(of(0.04, 0.1, 60), Some(true));
+        assert_eq!(of(0.01, 0.0, 60), Some(false), "2 %");
+        assert_eq!(of(0.01, 0.0, 2), None, "nothing was seen before it");
+    }
+
+    #[test]
+    fn less_than_a_minute_tells_nothing_nor_do_looks_with_others_that_want_something_else() {
+        let of = |with, seconds, others| {
+            compared(looks(around(0.5, 0.0, 10), 2.0), looks(around(with, 0.0, seconds), others))
+        };
+        assert_eq!((of(0.5, 59, 2.0), of(0.5, 60, 2.0)), (None, Some(false)));
+        assert_eq!((of(0.5, 60, 2.6), of(0.5, 60, 1.0)), (None, Some(false)), "more of them explain it");
+        assert_eq!((of(0.8, 60, 1.0), of(0.8, 60, 2.6)), (None, Some(true)), "fewer of them do");
+        let mut more = looks(around(0.5, 0.0, 60), 2.0);
+        more.own = Mean::of(3.0);
+        assert_eq!(compared(looks(around(0.5, 0.0, 10), 2.0), more), None, "it wants more itself");
+    }
+
+    #[test]
+    fn who_weighed_more_at_once_is_compared_with_what_was_available_to_it() {
+        let of = |served, had| {
+            let with = looks(around(served, 0.0, 60), 2.0);
+            let gain = Gain { had: Some((had, 2.0)), with, ..Gain::default() };
+            gain.verdict(&Policy::default()).map(|(gained, _)| gained)
+        };
+        assert_eq!((of(0.8, 1.0), of(0.5, 1.0)), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn work_counts_before_what_is_used_where_some_is_done() {
+        let of = |before: f64, since: f64| {
+            let [mut without, mut with] =
+                [(0.5, 10), (0.8, 60)].map(|(part, n)| looks(around(part, 0.0, n), 2.0));
+            (0..10).for_each(|_| without.work.add(before));
+            (0..60).for_each(|_| with.work.add(since));
+            compared(without, with)
+        };
+        assert_eq!((of(10.0, 10.0), of(10.0, 12.0), of(0.0, 0.0)), (Some(false), Some(true), Some(true)));
+    }
+}
