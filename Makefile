@@ -51,7 +51,7 @@ vm-shares: vms
 manage-vms: vms build
 	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
 
-# QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails.
+# QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails (in .ci/run they fail).
 vms:
 	@scripts/install-vms || echo "going on without test VMs"
 
