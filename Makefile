@@ -47,9 +47,10 @@ vm-shares: vms
 
 # What `corefit manage` and `corefit run` bring in an overcommitted VM, some 40 minutes for each of MANAGE_PROGRAMS (of MANAGE_PARTS
 # `sizing`, `counted` (both with MANAGE_NUMBERS by hand, 1 to 8 without it) and `whole` (MANAGE_ROUNDS), MANAGE_SIZE, MANAGE_SECONDS
-# for each number; MANAGE_LOG=1 prints the daemon's log); and what priorities bring two VMs (PRIORITY_SIZES).
+# for each number; MANAGE_LOG=1 prints the daemon's log); and what priorities bring two VMs (PRIORITY_SIZES). Each fails at its end where
+# what is promised of 60 s is missed, as timed and at the same pace of the machine.
 manage-vms: vms build
-	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
+	cargo test -p corefit --release --locked --no-fail-fast --test manage_vms --test priority_vms -- --ignored --nocapture measure
 
 # QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails (in .ci/run they fail).
 vms:

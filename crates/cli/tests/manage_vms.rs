@@ -11,6 +11,8 @@ mod manage_support;
 mod hung;
 #[path = "manage_support/pace.rs"]
 mod pace;
+#[path = "manage_support/promise.rs"]
+mod promise;
 #[path = "manage_support/scene.rs"]
 mod scene;
 #[path = "manage_support/small.rs"]
@@ -25,6 +27,7 @@ use std::time::Duration;
 
 use manage_support::{Daemon, Guest, PATIENCE, comes, corefit, until};
 use pace::Pace;
+use promise::{Limit, Promises, median};
 use scene::{ALL, CONFIG, FEW, Scene};
 use serde_json::Value;
 use settled::settled;
@@ -272,7 +275,17 @@ fn a_vm_that_is_sized_by_plugging_is_put_back_by_the_next_after_a_kill_on_the_wa
     assert_eq!(plugged(), "4", "{}", daemon.log());
 }
 
-/// What the whole is for: seconds that a program takes in the guest, by its own clock, run again and again for a time.
+/// Of sizing alone, over the best number of vCPUs that trying all found.
+const NEAR_THE_BEST: Limit = Limit::AtMost(1.05);
+/// Of the whole system, over as many threads as vCPUs: D.
+const NEAR_MATCHING: Limit = Limit::AtMost(1.10);
+/// Of nobody managing anything, over the same: what there is to win, 10 to 100 times, or more.
+const UNMANAGED: Limit = Limit::AtLeast(10.0);
+/// How many numbers of vCPUs there are to be tried by hand.
+const NUMBERS: u32 = 8;
+
+/// What the whole is for: seconds that a program takes in the guest, by its own clock, run again and again for a time. Fails at its end
+/// where a promise is missed.
 #[test]
 #[ignore = "a measurement: make manage-vms"]
 fn measure() {
@@ -290,18 +303,20 @@ fn measure() {
     println!(
         "seconds of a run of size {size} in an 8-vCPU VM on 2 pCPUs, 8 threads: means of runs for {seconds} s"
     );
+    let mut promises = Promises::default();
     for program in programs.split_whitespace() {
         let job = Job { guest: &guest, program, size: &size, seconds };
         if parts.contains("sizing") {
-            sizing(&vms, dir.path(), &job);
+            sizing(&vms, dir.path(), &job, &mut promises);
         }
         if parts.contains("counted") {
-            counted(&vms, dir.path(), &job);
+            counted(&vms, dir.path(), &job, &mut promises);
         }
         if parts.contains("whole") {
-            whole(&vms, dir.path(), &job);
+            whole(&vms, dir.path(), &job, &mut promises);
         }
     }
+    promises.judge();
 }
 
 /// A program in a guest, and how long each number is measured.
@@ -313,13 +328,30 @@ struct Job<'a> {
 }
 
 const ALL_THREADS: &str = "env OMP_NUM_THREADS=8";
+const TWO_THREADS: &str = "env OMP_NUM_THREADS=2";
 
 /// Unmanaged, and by each policy that sizes, against each number of vCPUs set by hand: so many runs in one process as take that
 /// time with two vCPUs, by hand with as many as there are. (Unmanaged one takes seconds, and may take any number of them.)
-fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
+fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>, promises: &mut Promises) {
     let Job { guest, program, size, seconds } = *job;
     let numbers = Numbers::begin(job, ALL_THREADS);
-    row(&format!("{program} {size}, unmanaged"), &guest.rounds(program, size, seconds, ALL_THREADS));
+    guest.set_online(2);
+    let one = one(job, TWO_THREADS);
+    let matching = in_one(job, seconds, one, TWO_THREADS, &numbers.pace);
+    guest.set_online(NUMBERS);
+    println!("{program} {size}, 2 threads on 2 vCPUs: {:.4}", matching.0);
+    numbers.pace.take();
+    let unmanaged = guest.rounds(program, size, seconds, ALL_THREADS);
+    let pace = numbers.pace.take();
+    row(&format!("{program} {size}, unmanaged"), &unmanaged);
+    let times = mean(&unmanaged) / matching.0;
+    promises.add(
+        &format!("{program} {size}, unmanaged over 2 threads on 2 vCPUs"),
+        UNMANAGED,
+        &[[times, times / (pace / matching.1)]],
+        seconds,
+        None,
+    );
     let managed = ["vcpu-bal", "pcpu-est", "corefit"].map(|policy| {
         let config = format!("metrics = \"off\"\ntell = false\n[policy]\nsize = \"{policy}\"\n");
         let mut daemon = Daemon::start(vms, dir, &config, &["--apply"], None);
@@ -330,9 +362,10 @@ fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
         let then = numbers.long(&format!("{policy}, then"), seconds);
         let online = guest.online();
         end(&format!("{program} {size}, {policy}"), &mut daemon);
-        (policy, then, online)
+        let limit = if policy == "corefit" { NEAR_THE_BEST } else { Limit::Nothing };
+        (policy, limit, then, online)
     });
-    numbers.compare(&managed);
+    numbers.compare(&managed, promises);
 }
 
 /// Seconds of a run, of many in one process: the first one of a process begins its threads, which takes longer than a short run.
@@ -353,7 +386,7 @@ fn in_one(job: &Job<'_>, seconds: f64, one: f64, run: &str, pace: &Pace) -> (f64
 
 /// Sizing alone by progress: `corefit run` only counts, the program keeps its eight threads. Against each number of vCPUs set by
 /// hand, with the same command.
-fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
+fn counted(vms: &Vms, dir: &Path, job: &Job<'_>, promises: &mut Promises) {
     let run = format!("{ALL_THREADS} /workloads/corefit run --quiet --threads 8 --resize never --");
     let numbers = Numbers::begin(job, &run);
     let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
@@ -362,7 +395,7 @@ fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let then = numbers.long("corefit by progress, then", job.seconds);
     let online = job.guest.online();
     end(&format!("{} {}, corefit by progress", job.program, job.size), &mut daemon);
-    numbers.compare(&[("corefit by progress", then, online)]);
+    numbers.compare(&[("corefit by progress", NEAR_THE_BEST, then, online)], promises);
 }
 
 /// What each number of vCPUs set by hand brings, before and after what is compared with it, for emulation is not equally fast all
@@ -381,7 +414,8 @@ struct Numbers<'a> {
 
 impl<'a> Numbers<'a> {
     fn begin(job: &'a Job<'a>, run: &'a str) -> Self {
-        let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| "1 2 3 4 5 6 7 8".into());
+        let all = || (1..=NUMBERS).map(|count| count.to_string()).collect::<Vec<_>>().join(" ");
+        let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| all());
         let one_of = |count: u32| {
             job.guest.set_online(count);
             one(job, run)
@@ -414,28 +448,29 @@ impl<'a> Numbers<'a> {
             self.of("by hand", self.job.seconds / 2.0, one)
         });
         let times = each.collect();
-        self.job.guest.set_online(8);
+        self.job.guest.set_online(NUMBERS);
         times
     }
 
     /// Each policy's time over the best by hand: as timed, at the same pace, and by what the number that it ended with did by hand.
-    fn compare(&self, managed: &[(&str, [f64; 2], String)]) {
-        let Job { program, size, .. } = *self.job;
+    fn compare(&self, managed: &[(&str, Limit, [f64; 2], String)], promises: &mut Promises) {
+        let Job { program, size, seconds, .. } = *self.job;
+        let are_all = (1..=NUMBERS).all(|count| self.numbers.iter().any(|(number, _)| *number == count));
         let mean = |(a, b): (&[f64; 2], &[f64; 2])| [0, 1].map(|i| f64::midpoint(a[i], b[i]));
         let means: Vec<[f64; 2]> = self.before.iter().zip(&self.by_hand()).map(mean).collect();
         let best = [0, 1].map(|i| means.iter().map(|mean| mean[i]).fold(f64::INFINITY, f64::min));
         println!("{program} {size}, the best by hand: {:.4}", best[0]);
-        for (policy, then, online) in managed {
+        for (policy, limit, then, online) in managed {
             let is_its = |(count, _): &(u32, f64)| {
                 *online == if *count == 1 { "0".into() } else { format!("0-{}", count - 1) }
             };
             let its = self.numbers.iter().position(is_its).map(|at| [0, 1].map(|i| means[at][i] / best[i]));
             let its = its.map_or("not tried".into(), |[timed, paced]| format!("{timed:.3}, {paced:.3}"));
-            println!(
-                "{program} {size}, {policy} over the best by hand: {:.3}, at the same pace {:.3}; its number by hand: {its}",
-                then[0] / best[0],
-                then[1] / best[1],
-            );
+            let over = [0, 1].map(|i| then[i] / best[i]);
+            let what = format!("{program} {size}, {policy} over the best by hand");
+            println!("{what}: {:.3}, at the same pace {:.3}; its number by hand: {its}", over[0], over[1]);
+            let unlike = (!are_all).then_some("not all numbers of vCPUs were tried by hand");
+            promises.add(&what, *limit, &[over], seconds, unlike);
         }
     }
 }
@@ -448,17 +483,16 @@ const COUNTED_SETTLE_S: f64 = 400.0;
 /// fast all the time: each round against the mean of what is before and after it. One long run each: a short one is mostly
 /// the start of the command where instructions are emulated. The daemon finds its number during another one. Whose machine's pace
 /// changes for minutes wants both: D as it was timed, and divided by what the same work took longer meanwhile.
-fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
+fn whole(vms: &Vms, dir: &Path, job: &Job<'_>, promises: &mut Promises) {
     let Job { guest, program, size, seconds } = *job;
-    let two = "env OMP_NUM_THREADS=2";
     guest.set_online(2);
-    let one = one(job, two);
+    let one = one(job, TWO_THREADS);
     let pace = Pace::of(2);
     let long = |seconds: f64, run: &str| in_one(job, seconds, one, run, &pace);
     let by_hand = || {
         guest.set_online(2);
-        let (time, pace) = long(seconds, two);
-        guest.set_online(8);
+        let (time, pace) = long(seconds, TWO_THREADS);
+        guest.set_online(NUMBERS);
         println!("{program} {size}, 2 threads on 2 vCPUs: {time:.4} ({seconds} s; pace {pace:.3} ms)");
         (time, pace)
     };
@@ -468,7 +502,7 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
         std::env::var("MANAGE_ROUNDS").map_or(3, |rounds| rounds.parse().expect("MANAGE_ROUNDS: 1 or more"));
     assert!(rounds > 0, "MANAGE_ROUNDS: 1 or more");
     let mut before = by_hand();
-    let [mut timed, mut paced]: [Vec<f64>; 2] = Default::default();
+    let mut all: Vec<[f64; 2]> = Vec::new();
     for _ in 0..rounds {
         let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
         let ours = [SETTLE_S, seconds].map(|seconds| (seconds, long(seconds, &ours)));
@@ -481,21 +515,22 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
                 "{program} {size}, whole, {when} ({seconds} s): {time:.4}, D = {d:.3}; at the same pace {same:.3}"
             );
             if when == "then" {
-                timed.push(d);
-                paced.push(same);
+                all.push([d, same]);
             }
         }
         before = after;
     }
-    println!("{program} {size}, whole: D = {}; at the same pace {}", spread(timed), spread(paced));
+    let [timed, paced] = [0, 1].map(|at| spread(all.iter().map(|round| round[at]).collect()));
+    println!("{program} {size}, whole: D = {timed}; at the same pace {paced}");
+    let what = format!("{program} {size}, whole over 2 threads on 2 vCPUs");
+    promises.add(&what, NEAR_MATCHING, &all, seconds, None);
 }
 
 /// Median, least and most.
-fn spread(mut all: Vec<f64>) -> String {
-    all.sort_by(f64::total_cmp);
-    let (least, most) = (all[0], all[all.len() - 1]);
-    let median = f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2]);
-    format!("{median:.3} ({least:.3} to {most:.3}, {} rounds)", all.len())
+fn spread(all: Vec<f64>) -> String {
+    let (least, most) = all.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
+    let rounds = all.len();
+    format!("{:.3} ({least:.3} to {most:.3}, {rounds} rounds)", median(all))
 }
 
 /// What a daemon may take to find its number.

@@ -8,6 +8,11 @@ mod vm_support;
 #[expect(dead_code, reason = "the rest is for sizing and telling")]
 mod manage_support;
 
+#[path = "manage_support/pace.rs"]
+mod pace;
+#[path = "manage_support/promise.rs"]
+mod promise;
+
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +20,8 @@ use std::time::Duration;
 use corefit_core::Weight;
 use corefit_core::machine::{Lever, Value, VmId};
 use manage_support::{Daemon, Guest, corefit, current, until};
+use pace::Pace;
+use promise::{LASTS_S, Limit, Promises};
 use vm_support::{Vms, or_skipped};
 
 /// Helper threads as libvirt makes them: at 2 % of a vCPU, which other test VMs have, the guest agent of a VM that is weighed
@@ -166,13 +173,12 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
     assert!(weighed.contains(&1) && weighed.contains(&2), "killed with so many weights set: {weighed:?}");
 }
 
-/// What priorities bring: seconds that two jobs take, by the guests' clocks, the second begun a while after the first. Of the usual sizes
-/// the shorter one takes a minute alone, by docs/measured.md.
+/// What priorities bring: seconds that two jobs take, by the guests' clocks, the second begun a while after the first. Without
+/// `PRIORITY_SIZES` the shorter one takes a minute alone, and the other two. Fails at its end if the important one is not done sooner by
+/// priority than unmanaged, and than first come first served.
 #[test]
 #[ignore = "a measurement: make manage-vms"]
 fn measure() {
-    let sizes = std::env::var("PRIORITY_SIZES").unwrap_or_else(|_| "S*64 S*32".into());
-    let (less, more) = sizes.split_once(' ').expect("PRIORITY_SIZES: of the less and of the more important");
     let up = Vms::up(2, &[&["--name", "jobs"], &OPTIONS[..]].concat());
     let Some(vms) = or_skipped("measure", up) else { return };
     let (low, high) = (Guest::new(&vms, &vms.names[0]), Guest::new(&vms, &vms.names[1]));
@@ -180,31 +186,50 @@ fn measure() {
     let job = |guest: &Guest<'_>, size: &str| {
         guest.time("ep", size, "1200", "env OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive")
     };
+    let of_a_minute = || {
+        let one = job(&high, "S*4") / 4.0;
+        let times = (LASTS_S * 1.1 / one).ceil();
+        format!("S*{} S*{times}", 2.0 * times)
+    };
+    let sizes = std::env::var("PRIORITY_SIZES").unwrap_or_else(|_| of_a_minute());
+    let (less, more) = sizes.split_once(' ').expect("PRIORITY_SIZES: of the less and of the more important");
     println!(
         "seconds of ep with 2 threads in 2-vCPU VMs on 2 pCPUs; the important one ({more}) begins 5 s after the"
     );
     println!("less important ({less})");
-    println!("alone: less important {:.1}, important {:.1}", job(&low, less), job(&high, more));
-    let overlapping = || {
-        std::thread::scope(|scope| {
+    let alone = job(&high, more);
+    println!("alone: less important {:.1}, important {alone:.1}", job(&low, less));
+    let pace = Pace::of(2);
+    // What the important one took, as timed and at the same pace.
+    let overlapping = |name: &str| {
+        let (first, second, pace) = std::thread::scope(|scope| {
             let first = scope.spawn(|| job(&low, less));
             std::thread::sleep(Duration::from_secs(5));
+            pace.take();
             let second = job(&high, more);
-            (first.join().unwrap(), second)
-        })
-    };
-    let row = |name: &str, (first, second): (f64, f64)| {
+            let pace = pace.take();
+            (first.join().unwrap(), second, pace)
+        });
         println!(
-            "{name}: less important {first:.1}, important {second:.1}, mean {:.1}",
-            (first + second) / 2.0
+            "overlapping, {name}: less important {first:.1}, important {second:.1}, mean {:.1} (pace {pace:.3} ms)",
+            f64::midpoint(first, second)
         );
+        [second, second / pace]
     };
-    row("overlapping, unmanaged", overlapping());
-    for policy in ["fcfs", "priority"] {
+    let unmanaged = overlapping("unmanaged");
+    let [fcfs, priority] = ["fcfs", "priority"].map(|policy| {
         let text = format!("arbitrate = \"{policy}\"\nweigh = \"grants\"");
         let mut daemon = Daemon::start(&vms, dir.path(), &config(&text, &vms), &["--apply"], None);
         until("it is ready", || high.online() == ONE);
-        row(&format!("overlapping, {policy}"), overlapping());
+        let took = overlapping(policy);
         assert!(daemon.end().success(), "{}", daemon.log());
+        took
+    });
+    let mut promises = Promises::default();
+    for (than, other) in [("unmanaged", unmanaged), ("first come first served", fcfs)] {
+        let over = [0, 1].map(|at| priority[at] / other[at]);
+        let what = format!("the important job by priority over {than}");
+        promises.add(&what, Limit::Below(1.0), &[over], alone, None);
     }
+    promises.judge();
 }
