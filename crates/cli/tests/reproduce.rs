@@ -83,24 +83,56 @@ fn modules_compete_as_p4_counts_them() {
     }
 }
 
-/// One run of one program; the promise itself is of ten, and of random ones (docs/measured.md).
+/// One run of three programs; the promise itself is of ten, and of random ones (docs/measured.md). CG and DC are two of those where pCPU-Est
+/// fails.
 #[test]
-fn corefit_sizes_a_program_of_p2_as_well_as_it_promises() {
-    // What searching costs varies too much for one run: with 4 pCPUs, where it costs most, 0.97 to 1.07.
-    for (runs, only, searching) in [("0..1", "cg, ", false), ("0..8", "cg, 4 pCPUs", true)] {
+fn corefit_sizes_three_programs_of_p2_as_well_as_it_promises() {
+    // What searching costs varies too much for one run: with 4 pCPUs, where it costs CG most, 0.97 to 1.07. DC does not differ.
+    for (runs, only, searching, cured) in [
+        ("0..1", "cg, ", false, true),
+        ("0..8", "cg, 4 pCPUs", true, false),
+        ("0..1", "bt, ", false, false),
+        ("0..1", "dc, ", true, true),
+    ] {
         let (_, items) = with_controllers("full", &["P2", "--runs", runs, "--only", only]);
-        let what = |item: &serde_json::Value| item["what"].as_str().unwrap().to_owned();
         let judged = |item: &&serde_json::Value| {
-            what(item).starts_with("ten programs") && (searching || !what(item).contains("searching costs"))
+            let what = item["what"].as_str().unwrap();
+            let promised =
+                what.starts_with("ten programs") && (searching || !what.contains("searching costs"));
+            promised || (cured && what.starts_with("where pCPU-Est fails"))
         };
         let mut found = 0;
         for item in items.iter().filter(judged) {
             assert!(item["ours"].is_number() && item["ok"] == true, "{item}");
             found += 1;
         }
-        let all = 5 + usize::from(searching);
-        assert_eq!(found, all, "mean, worst, over VCPU-Bal twice, without a signal, and searching");
+        let all = 5 + usize::from(searching) + usize::from(cured);
+        assert_eq!(
+            found, all,
+            "{only}mean, worst, over VCPU-Bal twice, without a signal; searching, and where pCPU-Est fails"
+        );
     }
+}
+
+/// Fifty job sets of a thousand (docs/arbitration.md), whose medians are 1.67 and 0.94.
+#[test]
+fn jobs_that_overlap_and_priorities_take_as_long_as_they_are_said_to() {
+    let (_, items) = with_controllers("quick", &["P5", "--sets", "0..50"]);
+    let ours = |figure: &str, what: &str| {
+        let found = items
+            .iter()
+            .find(|item| item["figure"] == figure && item["what"].as_str().unwrap().contains(what));
+        let item = found.unwrap_or_else(|| panic!("{figure}, {what}: {items:?}"));
+        (item["ours"].as_f64().unwrap(), item["ok"] == true)
+    };
+    let overlap = ours("Figure 7", "median of 50 sets");
+    assert!((1.61..1.73).contains(&overlap.0) && overlap.1, "{overlap:?}");
+    let priority = ours("Figure 8", "median of 50 sets");
+    assert!((0.91..0.97).contains(&priority.0) && !priority.1, "{priority:?}: the paper has 0.795");
+    let [theirs_overlap, theirs_priority] =
+        ["Figure 7", "Figure 8"].map(|figure| ours(figure, "sets below theirs"));
+    assert!((15.0..65.0).contains(&theirs_overlap.0) && theirs_overlap.1, "{theirs_overlap:?}");
+    assert_eq!(theirs_priority, (0.0, false), "that is below all of them");
 }
 
 /// What ended a case once its own runs were near each other would be told of runs that are so by luck.
@@ -220,6 +252,10 @@ fn a_policy_for_what_is_not_simulated_is_refused_with_the_remedy() {
         (
             &["P2", "--controllers", "none", "--random", "3"],
             "corefit: --runs and --random choose runs of P2's numbers of vCPUs; give P2, and",
+        ),
+        (
+            &["P2", "--sets", "0..7"],
+            "corefit: --sets chooses of P5's job sets; give P5, and --controllers quick or full",
         ),
         (&["P2", "--size", "best"], "error: invalid value 'best' for '--size <POLICY>'"),
     ] {

@@ -241,6 +241,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             || (effort != Effort::None && (papers.contains(&Paper::P2) || papers.contains(&Paper::P5))),
         "--demand and --arbitrate are policies for P2's numbers of vCPUs and P5's job sets; give P2 or P5, and --controllers quick or full"
     );
+    ensure!(
+        args.overlap.sets.is_none() || (effort != Effort::None && papers.contains(&Paper::P5)),
+        "--sets chooses of P5's job sets; give P5, and --controllers quick or full"
+    );
     // To be known before, not after minutes.
     ensure!(
         args.svg.is_none() || (papers.contains(&Paper::P2) && effort != Effort::None),

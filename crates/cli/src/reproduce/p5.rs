@@ -7,6 +7,7 @@
 //! means that the other two VMs have no jobs. Ours, too: FTDS without AISD, busy VMs that ask for what they wanted before, a pCPU to spare
 //! where nobody else wants it, and one that is guaranteed.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -39,12 +40,12 @@ program = "compute 1ns"
 
 const VMS: usize = 3;
 const JOBS: usize = 3;
-/// Job sets.
-const SETS: u64 = 1000;
+/// Job sets, if nobody says otherwise.
+const SETS: Range<u64> = 0..1000;
 /// Between two looks of the controller; XenMVM's own is not printed.
 const INTERVAL_MS: u64 = 1000;
 
-/// Who decides, in the place of what is published.
+/// Who decides, in the place of what is published, and which job sets.
 #[derive(clap::Args)]
 pub(super) struct Policies {
     /// P5's job sets and P2's numbers of vCPUs: what VMs are going to want, by ewma, pid, ftds, aisd [default: ftds]
@@ -54,6 +55,9 @@ pub(super) struct Policies {
     /// max-min [default: priority; P2: none]
     #[arg(long, value_name = "POLICY", value_parser = named::<Arbiter>, conflicts_with = "sizes")]
     pub(super) arbitrate: Option<Arbiter>,
+    /// P5's job sets by number, the last one not included [default: 0..1000]
+    #[arg(long, value_name = "I..J", value_parser = crate::sim::range, conflicts_with = "sizes")]
+    pub(super) sets: Option<(usize, usize)>,
 }
 
 /// The published ones.
@@ -61,7 +65,7 @@ const DEMAND: Forecast = Forecast::Ftds;
 const ARBITRATE: Arbiter = Arbiter::Priority;
 
 impl Policies {
-    /// Something was chosen.
+    /// A policy was chosen.
     pub(super) fn any(&self) -> bool {
         self.demand.is_some() || self.arbitrate.is_some()
     }
@@ -74,12 +78,12 @@ pub(super) fn items(effort: Effort, policies: &Policies) -> Result<Vec<Item>> {
     if effort == Effort::None {
         return Ok(vec![]);
     }
-    of_sets(SETS, policies)
+    of_sets(policies.sets.map_or(SETS, |(from, to)| from as u64..to as u64), policies)
 }
 
-fn of_sets(sets: u64, policies: &Policies) -> Result<Vec<Item>> {
+fn of_sets(sets: Range<u64>, policies: &Policies) -> Result<Vec<Item>> {
     let (demand, arbitrate) = (policies.demand.unwrap_or(DEMAND), policies.arbitrate.unwrap_or(ARBITRATE));
-    let sets: Vec<u64> = (0..sets).collect();
+    let sets: Vec<u64> = sets.collect();
     let of = |seed: &u64| of_set(*seed, demand, arbitrate);
     let ratios: Result<Vec<(f64, f64)>> =
         parallel::map(&sets, parallel::cpus(), "P5, job sets", of).into_iter().collect();
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn every_policy_rules_a_job_set_and_only_the_published_ones_are_judged() {
-        let of = |demand, arbitrate| of_sets(1, &Policies { demand, arbitrate }).unwrap();
+        let of = |demand, arbitrate| of_sets(0..1, &Policies { demand, arbitrate, sets: None }).unwrap();
         let numbers = |items: &[Item]| (items[0].ours.unwrap(), items[2].ours.unwrap());
         let published = of(None, None);
         assert!(published.iter().all(|item| item.ok.is_some()));
