@@ -2,14 +2,15 @@
 # shellcheck shell=bash
 
 # What `testvm up` was asked for; the names are those of its options.
-vcpus=2 plugged='' smt='' weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes bare=no clock='' helpers=light memory=192 pins=() programs=()
+vcpus=2 plugged='' smt='' weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes bare=no clock='' helpers=light memory=192 code='' pins=() programs=()
 period=100000
 
 # domain_xml NAME IMAGE KERNEL
 domain_xml() {
-    local pin tune='' channel='' cpus='' boot='' cpu='<model fallback='\''allow'\''>qemu64</model>' node each
+    local pin tune='' tcg='' channel='' cpus='' boot='' cpu='<model fallback='\''allow'\''>qemu64</model>' node each
     [[ -z $weight ]] || tune+="<shares>$weight</shares>"
     [[ -z $cpuset ]] || cpus=" cpuset='$cpuset'"
+    [[ -z $code ]] || tcg="<tcg><tb-cache unit='MiB'>$code</tb-cache></tcg>"
     [[ -z $plugged ]] || cpus+=" current='$plugged'"
     for pin in "${pins[@]}"; do tune+="<vcpupin vcpu='${pin%%=*}' cpuset='${pin#*=}'/>"; done
     [[ $agent == no ]] || channel="<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>"
@@ -34,7 +35,7 @@ domain_xml() {
     <type arch='x86_64' machine='pc'>hvm</type>
     $boot
   </os>
-  <features><acpi/><apic/></features>
+  <features><acpi/><apic/>$tcg</features>
   <cpu mode='custom' match='exact' check='none'>$cpu</cpu>
   <on_reboot>destroy</on_reboot>
   <on_crash>destroy</on_crash>
