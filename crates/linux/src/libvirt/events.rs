@@ -1,14 +1,14 @@
 //! What libvirt tells unasked: that something of a domain changed.
 //!
-//! One thread per process runs libvirt's event loop. It also answers and sends the keepalive
+//! One thread per process runs the event loop that libvirt is given. It also answers and sends the keepalive
 //! messages by which a connection notices that nobody is at its other end.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::api::{Connection, uuid};
+use super::event_loop::EventLoop;
 use super::sys;
 
 /// UUIDs of domains of which something changed since they were asked about.
@@ -62,22 +62,65 @@ impl Changed {
     }
 }
 
+/// The loop of this process.
+static LOOP: OnceLock<EventLoop> = OnceLock::new();
+
 /// Starts the event loop. To be called once, before the first connection is opened.
 pub(super) fn run() {
-    // SAFETY: called once, before any connection.
-    if unsafe { sys::virEventRegisterDefaultImpl() } < 0 {
-        return; // Without events: definitions are read again from time to time.
-    }
-    let turn = || {
-        loop {
-            // SAFETY: registered; this is the only thread that runs it.
-            if unsafe { sys::virEventRunDefaultImpl() } < 0 {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        }
+    let Ok(events) = EventLoop::new() else { return }; // Without events: definitions are read again from time to time.
+    let events = LOOP.get_or_init(|| events);
+    let turns = || loop {
+        events.turn();
     };
     // No thread, no events: as above.
-    let _ = std::thread::Builder::new().name("libvirt events".into()).spawn(turn);
+    if std::thread::Builder::new().name("libvirt events".into()).spawn(turns).is_ok() {
+        // SAFETY: called once, before any connection, with functions of these types.
+        unsafe {
+            sys::virEventRegisterImpl(
+                add_handle,
+                update_handle,
+                remove_handle,
+                add_timer,
+                update_timer,
+                remove_timer,
+            );
+        }
+    }
+}
+
+extern "C" fn add_handle(
+    fd: c_int,
+    events: c_int,
+    call: sys::HandleCallback,
+    opaque: *mut c_void,
+    free: sys::FreeCallback,
+) -> c_int {
+    LOOP.get().map_or(-1, |all| all.add_handle(fd, events, call, opaque, free))
+}
+
+extern "C" fn update_handle(number: c_int, events: c_int) {
+    LOOP.get().inspect(|all| all.update_handle(number, events));
+}
+
+extern "C" fn remove_handle(number: c_int) -> c_int {
+    LOOP.get().map_or(-1, |all| all.remove_handle(number))
+}
+
+extern "C" fn add_timer(
+    ms: c_int,
+    call: sys::TimeoutCallback,
+    opaque: *mut c_void,
+    free: sys::FreeCallback,
+) -> c_int {
+    LOOP.get().map_or(-1, |all| all.add_timer(ms, call, opaque, free))
+}
+
+extern "C" fn update_timer(number: c_int, ms: c_int) {
+    LOOP.get().inspect(|all| all.update_timer(number, ms));
+}
+
+extern "C" fn remove_timer(number: c_int) -> c_int {
+    LOOP.get().map_or(-1, |all| all.remove_timer(number))
 }
 
 /// Has changes of any domain noted in `changed` as long as the connection lives: started, stopped,

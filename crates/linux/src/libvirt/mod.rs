@@ -22,6 +22,7 @@ mod command;
 mod definition;
 mod documents;
 mod effect;
+mod event_loop;
 mod events;
 mod guest;
 mod hand;
@@ -51,8 +52,8 @@ pub use sys::end;
 pub struct Options {
     /// How long one observation may take.
     pub timeout: Duration,
-    /// How often each guest agent is asked; `None`: never, and libvirtd is only ever asked for
-    /// reading. Costs libvirtd about a millisecond for each time and VM.
+    /// How often each guest agent is asked, that of a guest that rests a third as often; `None`: never, and libvirtd is only ever asked
+    /// for reading. Costs libvirtd about a millisecond for each time and VM.
     pub guests: Option<Duration>,
 }
 

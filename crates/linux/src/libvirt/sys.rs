@@ -28,6 +28,15 @@ type Silent = extern "C" fn(*mut c_void, virErrorPtr);
 type Callback = unsafe extern "C" fn(virConnectPtr, virDomainPtr, *mut c_void);
 type Free = unsafe extern "C" fn(*mut c_void);
 
+/// What an event loop calls: for a number, a descriptor and its events; for a number; and to free what it was given.
+pub(super) type HandleCallback = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void);
+pub(super) type TimeoutCallback = unsafe extern "C" fn(c_int, *mut c_void);
+pub(super) type FreeCallback = Option<Free>;
+type AddHandle = unsafe extern "C" fn(c_int, c_int, HandleCallback, *mut c_void, FreeCallback) -> c_int;
+type AddTimeout = unsafe extern "C" fn(c_int, TimeoutCallback, *mut c_void, FreeCallback) -> c_int;
+type Update = unsafe extern "C" fn(c_int, c_int);
+type Remove = unsafe extern "C" fn(c_int) -> c_int;
+
 #[repr(C)]
 pub(super) struct virError {
     pub(super) code: c_int,
@@ -202,8 +211,10 @@ functions! {
         fn virDomainGetXMLDesc(domain: virDomainPtr, flags: c_uint) -> *mut c_char;
         fn virDomainLookupByUUIDString(connection: virConnectPtr, uuid: Text) -> virDomainPtr;
         fn virDomainStatsRecordListFree(list: *mut virDomainStatsRecordPtr) -> ();
-        fn virEventRegisterDefaultImpl() -> c_int;
-        fn virEventRunDefaultImpl() -> c_int;
+        fn virEventRegisterImpl(
+            add_handle: AddHandle, update_handle: Update, remove_handle: Remove,
+            add_timeout: AddTimeout, update_timeout: Update, remove_timeout: Remove
+        ) -> ();
         fn virGetLastError() -> virErrorPtr;
         fn virNodeGetCPUMap(
             connection: virConnectPtr, map: *mut *mut u8, online: *mut c_uint, flags: c_uint
