@@ -61,6 +61,7 @@ impl Act for LibvirtMachine {
             let (online, by) = result?;
             self.hand.goes(vm, by)?;
             self.hand.saw(vm, &online, by);
+            self.stirs(vm);
             return Ok(Value::Vcpus(online));
         }
         if lever == Lever::Told {
@@ -69,7 +70,7 @@ impl Act for LibvirtMachine {
         let pcpus = self.pcpus.clone();
         let result = self.hand.with(Whom::of(lever), vm, move |domain, until| match lever {
             Lever::Told => {
-                let text = agent::read_file(&mut ask(domain, until)?, told::PATH)?;
+                let text = agent::read_file(&mut ask(domain, until), told::PATH)?;
                 Ok(Value::Told(told::says(text.as_deref())))
             }
             Lever::Weight => {
@@ -234,7 +235,7 @@ fn set(
 ) -> Result<(), MachineError> {
     match (lever, value) {
         (Lever::Told, Value::Told(cpus)) => {
-            let mut ask = ask(domain, until)?;
+            let mut ask = ask(domain, until);
             // Who is told what it gets, for the first time since it booted, may say what it does with that; need not.
             let progress = cpus.is_some().then_some(progress::PATH);
             agent::write_file(&mut ask, told::PATH, &told::text(cpus), progress)

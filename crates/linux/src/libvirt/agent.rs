@@ -5,14 +5,16 @@
 //! take their time, which keep nobody else waiting. Looks at the host only take what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefit_core::machine::GuestView;
 
 use super::agent_turns::{COUNTED, Guest, MOST_PATIENCE, PROMPT, turn};
-use super::api::{Access, Connection, Failure, Kind};
+use super::api::{Access, Connection, Domain, Failure, Kind};
 use super::session::Key;
+use super::sys;
 use super::worker::{Crew, Worker};
 
 /// How long an agent may take to answer a command, s.
@@ -86,7 +88,7 @@ impl Agents {
         let Some(guest) = board.guests.get(key) else { return Ok(None) };
         match (&guest.view, &guest.error) {
             (_, Some(error)) => Err(error.clone()),
-            (Some((at, view)), None) if at.elapsed() <= self.every * AGE => {
+            (Some((at, view)), None) if guest.age().is_some_and(|age| age <= self.every * AGE) => {
                 // That its agent is asked late says nothing of who counts.
                 let work = guest.work.filter(|(came, _)| at.saturating_duration_since(*came) <= COUNTED);
                 let work = work.map(|(_, work)| work);
@@ -121,8 +123,26 @@ impl Agents {
         lock(&self.board).closed.as_ref().map(|(why, _)| why.clone())
     }
 
+    /// What is known of these VMs, each with whether its vCPUs hardly did anything since the last look.
+    pub(super) fn see<'a>(&self, vms: impl Iterator<Item = (&'a Key, bool)>) {
+        let (mut board, now) = (lock(&self.board), Instant::now());
+        for (key, rests) in vms {
+            if let Some(guest) = board.guests.get_mut(key) {
+                guest.shows(now, rests);
+            }
+        }
+    }
+
+    /// The vCPUs of this VM were changed, or read by others: what it said before counts no longer than usual.
+    pub(super) fn stirs(&self, key: &Key) {
+        if let Some(guest) = lock(&self.board).guests.get_mut(key) {
+            guest.stirs(Instant::now());
+        }
+    }
+
     /// The vCPUs of this VM were changed: its count is asked for anew, at once.
     pub(super) fn changed(&self, key: &Key) {
+        self.stirs(key);
         if let Some(guest) = lock(&self.board).guests.get_mut(key)
             && guest.work.is_some()
         {
@@ -248,31 +268,39 @@ fn open(uri: &str, board: &Mutex<Board>, line: usize) -> Option<Connection> {
 }
 
 fn round(connection: &Connection, board: &Mutex<Board>, line: usize, due: &[Key], every: Duration) {
-    for key in due {
-        let known = lock(board).guests.get(key).map(|guest| (guest.files(), guest.counts_only(every)));
-        let Some((asks_files, counts_only)) = known else { continue };
+    // The connection is of no use any more; the next round opens another.
+    let lost = |error: &dyn Display| lock(board).closed = Some((format!("{SHUT}{error}"), long_ago()));
+    let domains = domains(connection, due).inspect_err(|error| lost(error)).unwrap_or_default();
+    for (key, domain) in due.iter().filter_map(|key| Some((key, domains.get(key)?))) {
+        let known = lock(board).guests.get_mut(key).map(|guest| (guest.files(), guest.asks(every)));
+        let Some((asks_files, asks)) = known else { continue };
         begin(board, line, Some(key.clone()));
         let asked = Instant::now();
-        let turn = connection.domain(&key.0).and_then(|domain| {
-            if domain.id() != Some(key.1) {
-                return Err(Failure { kind: Kind::NoDomain, text: "it ended".into() });
-            }
-            Ok(turn(asks_files, counts_only, || asked.elapsed(), |command| domain.agent(command, ANSWER)))
-        });
+        let turn = turn(asks_files, asks, || asked.elapsed(), |command| domain.agent(command, ANSWER));
         begin(board, line, None);
-        let mut board = lock(board);
-        let Some(guest) = board.guests.get_mut(key) else { continue };
-        match turn {
-            Ok(turn) => guest.takes(asked, asks_files, turn, every),
-            Err(error) if error.kind == Kind::NoDomain => {}
-            Err(error) => {
-                // The connection is of no use any more; the next round opens another.
-                board.closed = Some((format!("{SHUT}{error}"), long_ago()));
-                break;
-            }
+        if let Some(why) = turn.failed().filter(|_| !connection.answers()) {
+            lost(&why);
+            break;
+        }
+        if let Some(guest) = lock(board).guests.get_mut(key) {
+            guest.takes(asked, asks_files, turn, every);
         }
     }
     lock(board).rounds[line].busy = None;
+}
+
+/// Those that run of these, by one call. (Who ends meanwhile and begins anew is asked for who ended, whom the next look forgets.)
+fn domains<'a>(connection: &'a Connection, due: &[Key]) -> Result<BTreeMap<Key, Domain<'a>>, Failure> {
+    let found = match due {
+        [(uuid, _)] => match connection.domain(uuid) {
+            Err(error) if error.kind == Kind::NoDomain => Vec::new(),
+            found => vec![found?],
+        },
+        _ => connection.domains(sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE)?,
+    };
+    let known = |domain: Domain<'a>| Some((domain.id()?, domain));
+    let keyed = |(id, domain): (u32, Domain<'a>)| Ok(((domain.uuid()?, id), domain));
+    found.into_iter().filter_map(known).map(keyed).collect()
 }
 
 /// Notes that a round goes on to a guest, or to nothing that can hang.

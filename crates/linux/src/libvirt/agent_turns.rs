@@ -20,6 +20,12 @@ pub(super) const PROMPT: Duration = Duration::from_millis(500);
 /// A guest whose programs count their work is asked so often at least, so that what comes of a change of its vCPUs shows soon: for
 /// some time after one as often as it answers.
 const COUNTING: Duration = Duration::from_millis(900);
+/// A guest whose vCPUs were busy for less than one in so many ns since its last answer rests.
+const RESTS: u32 = 20;
+/// In a guest that rests, and in which nobody counted for the second time, a count is looked for after the first only: that takes as many
+/// commands as all else.
+const SEEKS: Duration = Duration::from_secs(14);
+const SILENT: Duration = Duration::from_secs(60);
 /// See above.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);
 /// An agent that reads no files is asked for one again after so long.
@@ -29,6 +35,9 @@ pub(super) const COUNTED: Duration = Duration::from_secs(12);
 
 /// So many characters of why a guest does not answer are kept: they are the guest's own, and each look has them.
 const MOST_SAID: usize = 300;
+
+/// A guest that rests as its VM's vCPUs show it is asked with each third turn only: what it said is still so.
+const RESTING: u32 = 3;
 
 /// What is known of a guest.
 #[derive(Debug)]
@@ -46,11 +55,27 @@ pub(super) struct Guest {
     opening: Opening,
     /// When it was asked for files last and opened them.
     pub(super) opened: Option<Instant>,
+    /// When its VM did something last, or was changed, and whether that was since it was asked.
+    stirs: Option<Instant>,
+    stirred: bool,
+    /// When it was seen to rest last, as it did since it was asked.
+    rested: Option<Instant>,
     /// Its programs' count as it was last, and when that came.
     pub(super) work: Option<(Instant, (u64, Time))>,
+    /// When a count was looked for last, whatever the guest did.
+    sought: Option<Instant>,
     /// When its vCPUs were changed, and of when the first count is that was asked for then: it may be from before, which says
     /// nothing of what comes of the change.
     pub(super) changed: Option<(Instant, Option<Option<Time>>)>,
+}
+
+/// What a guest is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    /// Its programs' count alone.
+    Count,
+    /// All; but for the count if its vCPUs were not busy for longer than this so far, ns.
+    View { unless_ns: Option<u64> },
 }
 
 /// What came of asking a guest.
@@ -67,6 +92,13 @@ enum Answer {
     Count(Option<(u64, Time)>),
 }
 
+impl Turn {
+    /// Why it failed, if it did.
+    pub(super) fn failed(&self) -> Option<&str> {
+        self.answer.as_ref().err().map(String::as_str)
+    }
+}
+
 impl Guest {
     pub(super) fn new(next: Instant) -> Guest {
         let took = Duration::ZERO;
@@ -80,7 +112,11 @@ impl Guest {
             no_files: None,
             opening: Opening::default(),
             opened: None,
+            stirs: None,
+            stirred: true,
+            rested: None,
             work: None,
+            sought: None,
             changed: None,
         }
     }
@@ -93,6 +129,7 @@ impl Guest {
     /// Takes what came of its turn, in which it was asked for files or not.
     pub(super) fn takes(&mut self, asked: Instant, asks_files: bool, turn: Turn, every: Duration) {
         (self.asked, self.took) = (Some(asked), asked.elapsed());
+        (self.stirred, self.rested) = (self.stirs.is_some_and(|at| at >= asked), None);
         if asks_files {
             self.no_files = (!turn.files).then_some(asked);
         }
@@ -111,7 +148,30 @@ impl Guest {
     /// Whether it is to be asked now: who is awaited with each look (one that hangs: with the first after asking it came to its end).
     pub(super) fn is_due(&self, now: Instant, every: Duration, awaited: bool) -> bool {
         let waits = |asked| awaited && now.saturating_duration_since(asked) >= COUNTING.min(every);
-        self.next <= now || self.asked.is_some_and(waits)
+        let counted = self.work.is_some_and(|(came, _)| came.elapsed() <= SILENT);
+        let still = !self.stirred && self.view.is_some() && !counted;
+        let rest = if still { every * (RESTING - 1) } else { Duration::ZERO };
+        self.next + rest <= now || self.asked.is_some_and(waits)
+    }
+
+    /// Its VM did something, or rests, as this look shows.
+    pub(super) fn shows(&mut self, now: Instant, rests: bool) {
+        if !rests {
+            self.stirs(now);
+        } else if !self.stirred {
+            self.rested = Some(now);
+        }
+    }
+
+    /// What it said may not be so any more.
+    pub(super) fn stirs(&mut self, now: Instant) {
+        (self.stirs, self.stirred) = (Some(now), true);
+    }
+
+    /// How old what it said is: that of a guest which has rested since is as of when it was seen to.
+    pub(super) fn age(&self) -> Option<Duration> {
+        let (at, _) = self.view.as_ref()?;
+        Some(self.rested.map_or(*at, |rested| rested.max(*at)).elapsed())
     }
 
     /// Takes an answer to what was asked at that time.
@@ -158,6 +218,24 @@ impl Guest {
             && self.work.is_some_and(|(came, _)| came.elapsed() <= COUNTED)
     }
 
+    /// What it is to be asked for now.
+    pub(super) fn asks(&mut self, every: Duration) -> Asks {
+        if self.counts_only(every) {
+            return Asks::Count;
+        }
+        let counted = self.work.is_some_and(|(came, _)| came.elapsed() <= SILENT);
+        let seeks = counted || self.sought.is_none_or(|at| at.elapsed() >= SEEKS);
+        let rested = |(at, view): &(Instant, GuestView)| {
+            let more = u64::try_from((at.elapsed() / RESTS).as_nanos()).ok()?;
+            Some(guest::busy_ns(view)?.saturating_add(more))
+        };
+        let unless_ns = if seeks { None } else { self.view.as_ref().and_then(rested) };
+        if unless_ns.is_none() {
+            self.sought = Some(Instant::now());
+        }
+        Asks::View { unless_ns }
+    }
+
     pub(super) fn fail(&mut self, why: String, every: Duration) {
         self.failures += 1;
         let pause = every.saturating_mul(1 << self.failures.min(10)).min(MOST_PATIENCE.max(every));
@@ -171,7 +249,7 @@ impl Guest {
 /// Asks a guest for what is due, with or without files; how long that `took` so far.
 pub(super) fn turn<E: ToString>(
     mut files: bool,
-    counts_only: bool,
+    asks: Asks,
     took: impl Fn() -> Duration,
     mut agent: impl FnMut(&str) -> Result<String, E>,
 ) -> Turn {
@@ -187,10 +265,9 @@ pub(super) fn turn<E: ToString>(
             answer.as_ref().is_err_and(|error| guest::is_late(error)) && command.contains("guest-file-open");
         answer
     };
-    let answer = if counts_only {
-        guest::count(&mut ask).map(Answer::Count)
-    } else {
-        guest::view(&mut files, &mut ask).map(Answer::View)
+    let answer = match asks {
+        Asks::Count => guest::count(&mut ask).map(Answer::Count),
+        Asks::View { unless_ns } => guest::view(&mut files, unless_ns, &mut ask).map(Answer::View),
     };
     // Without how long it took: it is said once while it is so.
     let slow = format!("its agent takes longer than {TURN:?} to answer");
@@ -203,6 +280,49 @@ mod tests {
     use super::*;
     use base64::Engine as _;
     use base64::prelude::BASE64_STANDARD;
+
+    const ALL: Asks = Asks::View { unless_ns: None };
+
+    #[test]
+    fn a_count_is_looked_for_with_each_answer_of_a_guest_that_does_something_and_rarely_where_it_rests() {
+        let every = Duration::from_secs(5);
+        let before = |s: u64| Instant::now().checked_sub(Duration::from_secs(s)).unwrap();
+        let mut guest = Guest::new(before(60));
+        assert_eq!(guest.asks(every), ALL, "nothing is known");
+        let busy = |ms: u64| {
+            let vcpu =
+                corefit_core::machine::GuestVcpu { busy_ns: Some(ms * 1_000_000), ..Default::default() };
+            GuestView { vcpus: vec![vcpu.clone(), vcpu], ..GuestView::default() }
+        };
+        guest.answered(before(5), busy(1000), every);
+        guest.view.as_mut().unwrap().0 = before(4);
+        let Asks::View { unless_ns: Some(ns) } = guest.asks(every) else { panic!("it may rest") };
+        assert!((2_200_000_000..2_210_000_000).contains(&ns), "a twentieth of 4 s: {ns}");
+        // Who was busy for longer is asked for the count in the same turn.
+        let stat = |ticks| BASE64_STANDARD.encode(format!("cpu0 {ticks} 0 0 1 1 0 0 0\n"));
+        let asked = |ticks: u64| {
+            let mut commands = 0;
+            let agent = |command: &str| {
+                commands += 1;
+                Ok::<_, String>(match command.contains("guest-file-open") {
+                    true => r#"{"return":7}"#.to_owned(),
+                    false => format!(r#"{{"return":{{"buf-b64":"{}"}}}}"#, stat(ticks)),
+                })
+            };
+            turn(true, Asks::View { unless_ns: Some(ns) }, || Duration::ZERO, agent);
+            commands
+        };
+        assert_eq!([219, 222].map(asked), [3, 6]);
+        guest.sought = Some(before(14));
+        assert_eq!([guest.asks(every) == ALL, guest.asks(every) == ALL], [true, false]);
+        // Somebody counted of late.
+        guest.work = Some((before(59), (1, Time(1))));
+        assert_eq!(guest.asks(every), ALL);
+        guest.work = Some((before(61), (1, Time(1))));
+        assert_ne!(guest.asks(every), ALL);
+        guest.view.as_mut().unwrap().1.vcpus[0].busy_ns = None;
+        assert_eq!(guest.asks(every), ALL, "it does not say what it does");
+    }
 
     #[test]
     fn of_why_a_guest_does_not_answer_the_beginning_is_kept() {
@@ -241,8 +361,43 @@ mod tests {
         assert!(!guest.counts_only(every));
     }
 
+    #[test]
+    fn a_guest_that_rests_is_asked_with_each_third_turn_and_is_no_older_for_that_until_it_stirs() {
+        let (every, now) = (Duration::from_secs(5), Instant::now());
+        let before = |s: u64| now.checked_sub(Duration::from_secs(s)).unwrap();
+        let asked = |s: u64| {
+            let mut guest = Guest::new(before(60));
+            let view = Turn { answer: Ok(Answer::View(GuestView::default())), files: true, late: false };
+            guest.takes(before(s), true, view, every);
+            guest.view.as_mut().unwrap().0 = before(s);
+            guest
+        };
+        let due = |guest: &Guest| guest.is_due(now, every, false);
+        assert_eq!([4, 6, 14, 16].map(|s| due(&asked(s))), [false, false, false, true]);
+        let mut guest = asked(14);
+        guest.shows(before(10), true);
+        guest.shows(before(1), true);
+        assert!(guest.age().unwrap() < Duration::from_secs(2), "{:?}", guest.age());
+        guest.shows(now, false);
+        guest.shows(now, true);
+        assert!(due(&guest), "as soon as it did something");
+        // Changed while it was asked: it may have answered before.
+        let mut guest = asked(16);
+        guest.stirs(before(7));
+        let view = Turn { answer: Ok(Answer::View(GuestView::default())), files: true, late: false };
+        guest.takes(before(8), true, view, every);
+        assert!(due(&guest));
+        // One that counts, or does not answer, has its own times.
+        let mut guest = asked(6);
+        guest.work = Some((before(6), (1, Time(1))));
+        assert!(due(&guest));
+        let mut guest = asked(16);
+        guest.fail("no answer".into(), every);
+        assert!(guest.age().is_none() && guest.is_due(Instant::now() + 2 * every, every, false));
+    }
+
     /// What a guest is asked in a turn whose time is over once it answered the command, and what comes of it.
-    fn until(over: &str, counts_only: bool) -> (Vec<String>, Turn) {
+    fn until(over: &str, asks: Asks) -> (Vec<String>, Turn) {
         let (is_over, mut asked) = (std::cell::Cell::new(false), Vec::new());
         let stat = BASE64_STANDARD.encode("cpu0 1 1 1 1 1 1 1 1\n");
         let agent = |command: &str| {
@@ -254,22 +409,22 @@ mod tests {
             })
         };
         let took = || if is_over.get() { TURN + Duration::from_millis(1) } else { Duration::ZERO };
-        let turn = turn(true, counts_only, took, agent);
+        let turn = turn(true, asks, took, agent);
         (asked, turn)
     }
 
     #[test]
     fn a_guest_that_takes_its_time_is_asked_for_no_more_after_a_while_and_closes_what_is_open() {
-        for counts_only in [false, true] {
-            let (asked, turn) = until("guest-file-open", counts_only);
+        for asks in [ALL, Asks::Count] {
+            let (asked, turn) = until("guest-file-open", asks);
             assert_eq!(asked, ["guest-file-open", "guest-file-close"]);
             let why = turn.answer.err().unwrap();
             assert!(why.contains("longer than 3s") && !turn.late, "{why}");
         }
-        let (asked, turn) = until("guest-file-close", false);
+        let (asked, turn) = until("guest-file-close", ALL);
         assert_eq!(asked, ["guest-file-open", "guest-file-read", "guest-file-close"]);
         assert!(matches!(turn.answer, Ok(Answer::View(_))), "only its count is missing");
-        let (asked, turn) = until("nothing", false);
+        let (asked, turn) = until("nothing", ALL);
         assert!(asked.len() == 6 && turn.answer.is_ok(), "{asked:?}");
     }
 
@@ -282,7 +437,7 @@ mod tests {
             ("guest-file-open has been disabled".into(), true),
             (guest::testing::silent(2001), false),
         ] {
-            let turn = turn(true, false, || Duration::ZERO, |_| Err::<String, _>(&error));
+            let turn = turn(true, ALL, || Duration::ZERO, |_| Err::<String, _>(&error));
             guest.takes(Instant::now(), true, Turn { files: true, ..turn }, every);
             assert_eq!(guest.files(), files, "{error}");
         }

@@ -45,12 +45,13 @@ pub(super) fn parsed(command: &str, answer: &str) -> Result<Value, String> {
 /// Asks a guest, through a function that takes a command to the answer.
 ///
 /// Where the agent may not read files (some distributions forbid it) it tells less: no count of
-/// runnable threads.
+/// runnable threads. What its programs have done it is not asked for where its vCPUs were busy for no longer than `unless_ns` so far.
 ///
 /// # Errors
 /// The first error of the agent, or what of its answer makes no sense.
 pub(super) fn view<E: ToString>(
     files: &mut bool,
+    unless_ns: Option<u64>,
     ask: &mut impl FnMut(&str) -> Result<String, E>,
 ) -> Result<GuestView, String> {
     let mut ask = commands(ask);
@@ -58,7 +59,10 @@ pub(super) fn view<E: ToString>(
         match read(&mut ask, "/proc/stat", ENOUGH) {
             Ok(text) => {
                 let mut view = proc_stat(&text)?;
-                view.work = work(&mut ask).ok().flatten();
+                let rests = busy_ns(&view).zip(unless_ns).is_some_and(|(busy, unless)| busy <= unless);
+                if !rests {
+                    view.work = work(&mut ask).ok().flatten();
+                }
                 return Ok(view);
             }
             Err(error) if refuses(&error) => *files = false,
@@ -71,6 +75,11 @@ pub(super) fn view<E: ToString>(
     };
     let vcpus = ask("guest-get-vcpus", Value::Null)?;
     Ok(stats(&times, &vcpus))
+}
+
+/// For how long its vCPUs were busy so far; `None` where it does not say that of one of them.
+pub(super) fn busy_ns(view: &GuestView) -> Option<u64> {
+    view.vcpus.iter().try_fold(0, |sum: u64, vcpu| Some(sum.saturating_add(vcpu.busy_ns?)))
 }
 
 /// What libvirt says of a command that failed after so long, of which the agent was given so many seconds; marked where it took the command
@@ -273,7 +282,7 @@ mod tests {
                 _ => r#"{"return":{}}"#.to_owned(),
             })
         };
-        let view = view(&mut true, &mut agent).unwrap();
+        let view = view(&mut true, None, &mut agent).unwrap();
         assert_eq!((view.runnable, view.work), (Some(5), Some((12, Time(34)))));
         let first = GuestVcpu {
             id: 0,
@@ -302,7 +311,7 @@ mod tests {
                 _ => Err("failed to open file '/run/corefit-progress': No such file or directory".to_owned()),
             }
         };
-        let view = view(&mut true, &mut agent).unwrap();
+        let view = view(&mut true, None, &mut agent).unwrap();
         assert_eq!((view.runnable, view.work), (Some(5), None));
     }
 
@@ -318,7 +327,7 @@ mod tests {
                 _ => Ok(r#"{"return":[{"logical-id":0,"online":false},{"logical-id":1,"online":true}]}"#.to_owned()),
             }
             };
-            let view = view(&mut files, &mut agent).unwrap();
+            let view = view(&mut files, None, &mut agent).unwrap();
             assert!(!files, "{why}");
             assert_eq!((view.vcpus.len(), view.runnable), (2, None));
             assert_eq!((view.vcpus[0].online, view.vcpus[0].busy_ns), (false, None));
@@ -338,7 +347,7 @@ mod tests {
             let name = command["execute"].as_str().unwrap();
             Err::<String, _>(format!("Command {name} has been disabled: the agent is in frozen state"))
         };
-        assert!(view(&mut files, &mut frozen).unwrap_err().contains("frozen"));
+        assert!(view(&mut files, None, &mut frozen).unwrap_err().contains("frozen"));
         assert!(files);
     }
 
@@ -349,12 +358,12 @@ mod tests {
             count += 1;
             Err::<String, _>("Guest agent is not responding: timeout")
         };
-        assert!(view(&mut true, &mut agent).unwrap_err().contains("not responding"));
+        assert!(view(&mut true, None, &mut agent).unwrap_err().contains("not responding"));
         assert_eq!(count, 1);
         let mut agent = |_: &str| Ok::<_, String>("{".to_owned());
-        assert!(view(&mut true, &mut agent).unwrap_err().contains("no JSON"));
+        assert!(view(&mut true, None, &mut agent).unwrap_err().contains("no JSON"));
         let mut agent = |_: &str| Ok::<_, String>(r#"{"return":"guest-file-close"}"#.to_owned());
-        assert_eq!(view(&mut true, &mut agent), Err(NO_HANDLE.into()));
+        assert_eq!(view(&mut true, None, &mut agent), Err(NO_HANDLE.into()));
         assert!(proc_stat("cpu0 1 2\n").unwrap_err().contains("no line of CPU times"));
     }
 
@@ -384,7 +393,7 @@ mod tests {
         let list: Vec<Value> = (0..60_000).map(one).collect();
         let answer = json!({ "return": list }).to_string();
         let mut agent = |_: &str| Ok::<_, String>(answer.clone());
-        let why = view(&mut false, &mut agent).unwrap_err();
+        let why = view(&mut false, None, &mut agent).unwrap_err();
         assert!(why.starts_with("the answer has ") && why.ends_with("more than 786432"), "{why}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use corefit_core::machine::{
     Fixed, LeverKind, Limit, Machine, MachineError, Snapshot, State, VcpuState, VmId, VmState,
 };
-use corefit_core::{CpuSet, Unread, What};
+use corefit_core::{CpuSet, Time, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
@@ -29,6 +29,8 @@ use crate::slice::{self, Slicer};
 
 /// A domain during whose asking libvirtd hung is not asked about for so long.
 const BLAME: Duration = Duration::from_secs(30);
+/// A VM whose vCPUs ran and waited for less than one in so many ns between two looks rests.
+const RESTS: u32 = 20;
 /// As many files as are kept open at the most, twice.
 const FILES: u64 = 16_384;
 
@@ -51,6 +53,9 @@ pub(super) struct LibvirtMachine {
     /// UUIDs of domains that are not asked about, and until when.
     pub(super) blamed: BTreeMap<String, Instant>,
     pub(super) agents: Option<Agents>,
+    /// What the vCPUs of each VM had done at the last look, and when that was.
+    did: BTreeMap<Key, u64>,
+    did_at: Time,
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
     pub(super) local: Local,
@@ -76,6 +81,8 @@ impl LibvirtMachine {
             bell_crew: Crew::default(),
             blamed: BTreeMap::new(),
             agents,
+            did: BTreeMap::new(),
+            did_at: Time(0),
             host: None,
             local: Local::default(),
             hand: Hand::new(uri),
@@ -137,6 +144,13 @@ impl LibvirtMachine {
         let group = self.local.limited_group(vm).ok_or_else(none)?;
         let limit = self.host()?.limit(&group)?;
         Ok((group, limit))
+    }
+
+    /// The vCPUs of a VM were read.
+    pub(super) fn stirs(&self, vm: &VmId) {
+        if let (Some(agents), Some(key)) = (&self.agents, session::key(vm)) {
+            agents.stirs(&key);
+        }
     }
 
     /// The vCPUs of a VM were changed.
@@ -345,6 +359,15 @@ impl LibvirtMachine {
     fn guests(&mut self, vms: &mut [(Key, VmState)], seen: &[Seen], snapshot: &mut Snapshot) {
         let Some(agents) = &mut self.agents else { return };
         let connected = |s: &&Seen| s.runs && s.definition.agent == Some(true);
+        let did = std::mem::take(&mut self.did);
+        self.did = vms.iter().filter_map(|(key, vm)| Some((key.clone(), done(vm)?))).collect();
+        let over = snapshot.at.since(self.did_at);
+        self.did_at = snapshot.at;
+        let most = u64::try_from((over / RESTS).as_nanos()).unwrap_or(0);
+        agents.see(vms.iter().map(|(key, _)| {
+            let more = did.get(key).zip(self.did.get(key)).map(|(then, now)| now.saturating_sub(*then));
+            (key, more.is_some_and(|more| more <= most))
+        }));
         agents.ask(&seen.iter().filter(connected).map(|s| s.key.clone()).collect::<Vec<_>>());
         let closed = agents.closed();
         snapshot.notes.extend(closed.clone());
@@ -380,6 +403,12 @@ impl LibvirtMachine {
             snapshot.unread.push(Unread { what: What::Guest, path: format!("VM {:?}", vm.name), why });
         }
     }
+}
+
+/// What the vCPUs of a VM ran and waited so far, ns; `None` where that of one is not known.
+fn done(vm: &VmState) -> Option<u64> {
+    let all = vm.vcpus.iter().filter(|vcpu| vcpu.online || vcpu.counters.run_ns.is_some());
+    all.map(|vcpu| Some(vcpu.counters.run_ns?.saturating_add(vcpu.counters.wait_ns?))).sum()
 }
 
 /// The control groups of this machine, opened if need be.

@@ -17,7 +17,7 @@ use corefit_core::machine::{MachineError, VmId};
 use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::Domain;
 use super::definition::{Definition, UNPLUGGED};
-use super::hand::{Hand, Until, Whom, ask, connected, define, plain, stays};
+use super::hand::{Hand, Until, Whom, ask, define, plain, stays};
 use plugging::{
     asked_since, clock_s, lacking, lacks_some_between, may_go, plug, plugged, reachable, some_go, surplus,
     to_plug,
@@ -52,7 +52,7 @@ fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, Definition), M
     let plugged = plugged(&definition.vcpus);
     let (why, by) = match definition.agent {
         Some(true) => {
-            let by = match agent::vcpus(&mut connected(domain, until)) {
+            let by = match agent::vcpus(&mut ask(domain, until)) {
                 Ok(guest) => by_agent(&guest, &plugged),
                 Err(MachineError::Unsupported(why)) => Err((why, By::Unheard)),
                 Err(error) => return Err(error),
@@ -100,7 +100,7 @@ fn change(
         let (online, by, definition) = look(domain, until)?;
         still(before.as_ref(), &online)?;
         if !plugs(by, &all, &definition)? {
-            set_by_agent(&mut connected(domain, until), &online, &all, (may_open.as_ref(), chose))?;
+            set_by_agent(&mut ask(domain, until), &online, &all, (may_open.as_ref(), chose))?;
         }
         Ok((by, definition))
     });
@@ -162,7 +162,7 @@ fn change(
     if by == By::Agent {
         let done = hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
-            set_by_agent(&mut ask(domain, until)?, &online, &want, (opens.as_ref(), chose))
+            set_by_agent(&mut ask(domain, until), &online, &want, (opens.as_ref(), chose))
         });
         return late.and(done);
     }

@@ -15,8 +15,8 @@ use crate::libvirt::vcpus;
 
 /// What turned out not to be there may be by now: an agent forbids commands while file systems are frozen, and administrators allow them.
 const LACKS: Duration = Duration::from_secs(300);
-/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only, and at looks, which
-/// may be 10 s apart.
+/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only (of a guest that rests, too, once they were
+/// read), and at looks, which may be 10 s apart.
 const NEWS: Duration = Duration::from_secs(12);
 
 impl Hand {
