@@ -8,7 +8,7 @@
 //!
 //! The text has always the same length, so that a reader never sees half of a new one. It counts for
 //! `valid_s` seconds since it was written, 20 at the most, by the guest's own clock: a host whose daemon is gone says
-//! nothing any more. The writer writes again in a quarter of that time.
+//! nothing any more. The writer writes again in half of that time.
 //!
 //! The agent makes files that all may write (as [`crate::progress`] says), so whoever runs in the guest can write another text, and has the
 //! programs that follow it run with fewer threads, or more; but only as long as he goes on: what is told never counts for longer than

@@ -8,8 +8,8 @@ use corefit_core::machine::{Act, Lever, VmId};
 use super::Keeper;
 use crate::manage::journal::Entry;
 
-/// What guests are told is written again after so long, for it counts 20 s there.
-pub(super) const TELL_AGAIN: Duration = Duration::from_secs(5);
+/// What guests are told is written again after so long, for it counts 20 s there; after half of that to who did not hear it.
+pub(super) const TELL_AGAIN: Duration = Duration::from_secs(10);
 /// A guest that took longer than this to be told is left alone for so many times as long as it took.
 const SLOW: Duration = Duration::from_secs(1);
 const SLOW_RESTS: u32 = 10;
@@ -35,19 +35,23 @@ impl Keeper {
             }
             let asked = Instant::now();
             // Whoever does not hear it falls back on what it sees itself, and may answer other questions.
-            if let Some(value) = entry.wrote.last()
-                && machine.set(&entry.vm, entry.lever, value).is_ok()
-            {
+            let heard =
+                entry.wrote.last().is_some_and(|value| machine.set(&entry.vm, entry.lever, value).is_ok());
+            if heard {
                 self.late.remove(&entry.vm);
             }
-            self.told_at.insert(entry.vm.clone(), (now, rest(asked.elapsed())));
+            self.told_at.insert(entry.vm.clone(), (now, rest(asked.elapsed(), heard)));
         }
     }
 }
 
 /// After how long a guest is told again that took so long: of those that take their time each uses up a tenth of it at most.
-fn rest(took: Duration) -> Duration {
-    if took > SLOW { SLOW_RESTS * took } else { TELL_AGAIN }
+fn rest(took: Duration, heard: bool) -> Duration {
+    match (took > SLOW, heard) {
+        (true, _) => SLOW_RESTS * took,
+        (false, true) => TELL_AGAIN,
+        (false, false) => TELL_AGAIN / 2,
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +126,8 @@ mod tests {
         let (_dir, mut keeper) = told();
         let [a, b] = ["a", "b"].map(|vm| VmId(vm.into()));
         keeper.late.insert(b.clone());
-        for (s, silent, late) in [(100, &b, vec![&b]), (105, &a, vec![])] {
+        // Who did not hear it is told again sooner, twice before it counts no more.
+        for (s, silent, late) in [(100, &b, vec![&b]), (104, &a, vec![&b]), (105, &a, vec![])] {
             let (heard, slow) = (BTreeSet::new(), Duration::ZERO);
             let mut guests = Guests { heard, slow, silent: Some(silent.clone()) };
             keeper.tell_again(&mut guests, Time(s * 1_000_000_000), |_| true);
@@ -136,8 +141,8 @@ mod tests {
     fn where_there_is_no_time_for_all_each_guest_has_its_turn() {
         let (_dir, mut keeper) = told();
         assert_eq!(heard(&mut keeper, 100, LONG, Duration::ZERO), ["a", "b", "c"]);
-        assert_eq!(heard(&mut keeper, 104, LONG, Duration::ZERO), [""; 0], "it still counts");
-        for (s, one) in [(105, "a"), (110, "b"), (115, "c"), (120, "a")] {
+        assert_eq!(heard(&mut keeper, 109, LONG, Duration::ZERO), [""; 0], "it still counts");
+        for (s, one) in [(110, "a"), (120, "b"), (130, "c"), (140, "a")] {
             assert_eq!(heard(&mut keeper, s, Duration::ZERO, Duration::ZERO), [one]);
         }
         assert_eq!(heard(&mut keeper, 50, LONG, Duration::ZERO), ["a", "b", "c"], "the clock was set back");
@@ -148,7 +153,7 @@ mod tests {
         let (_dir, mut keeper) = told();
         let slow = SLOW + Duration::from_millis(100);
         assert_eq!(heard(&mut keeper, 100, Duration::ZERO, slow), ["a"]);
-        for (s, who) in [(105, &["b", "c"][..]), (110, &["b", "c"]), (200, &["a", "b", "c"])] {
+        for (s, who) in [(105, &["b", "c"][..]), (110, &[]), (112, &["a"]), (115, &["b", "c"])] {
             assert_eq!(heard(&mut keeper, s, LONG, Duration::ZERO), who);
         }
     }
