@@ -163,9 +163,9 @@ impl HostReader {
         self.tree.group_of(self.root(), pid)
     }
 
-    /// What is set for a group, read now, each missing setting with its error.
-    pub(crate) fn settings(&self, path: &str) -> (Settings, Vec<(What, ReadError)>) {
-        self.tree.settings(self.root(), path)
+    /// Weight and quota of a group, read now, each that is missing with its error.
+    pub(crate) fn shares(&self, path: &str) -> (Settings, Vec<(What, ReadError)>) {
+        self.tree.shares(self.root(), path)
     }
 
     /// The file that counts the CPU time of a group.
@@ -419,7 +419,10 @@ impl HostReader {
         let mut known = known.unwrap_or_else(|| Known::new(inode, self.last.filter(|_| watched)));
         if due {
             let before = known.settings.cpuset.take();
-            (known.settings, known.unread) = self.tree.settings(root, path);
+            // What confines VMs that somebody else counts he knows by their threads.
+            let counted = g.counters == VmCounters::Skip && g.vms.contains(path);
+            (known.settings, known.unread) =
+                if counted { self.tree.shares(root, path) } else { self.tree.settings(root, path) };
             known.moved = known.settings.cpuset != before;
             known.read_at = g.now;
             if text.is_none() {

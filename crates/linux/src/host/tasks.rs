@@ -20,10 +20,15 @@ use crate::proc::{Task, autogroup};
 /// For how long what rests is still shown.
 const KEEP: Duration = Duration::from_secs(60);
 
+/// A thread of the kernel, of which nothing is counted, is read in one look of so many, in case that its number is another's by now:
+/// a host has ten and more for each pCPU.
+const KERNEL: u32 = 16;
+
 /// The threads in one group.
 #[derive(Default)]
 pub(crate) struct Direct {
     threads: BTreeMap<u32, Thread>,
+    looks: u32,
     sessions: BTreeMap<String, Session>,
     rest: Actor,
     /// What its real-time threads may use of each pCPU, and when that was read.
@@ -94,7 +99,13 @@ impl Direct {
     pub(crate) fn update(&mut self, kept: &mut Kept, listed: &[(u32, u32)], scene: &Scene) -> Found {
         let mut before = std::mem::take(&mut self.threads);
         let mut run_ns = 0;
+        self.looks = self.looks.wrapping_add(1);
         for &(pid, tid) in listed {
+            let rests = |known: &Thread| known.task.kernel && tid.wrapping_add(self.looks) % KERNEL != 0;
+            if before.get(&tid).is_some_and(rests) {
+                self.threads.extend(before.remove(&tid).map(|known| (tid, known)));
+                continue;
+            }
             let Ok(did) = schedstat(kept, pid, tid) else { continue };
             let done = (did.run_ns, did.wait_ns);
             let known = before.remove(&tid).filter(|known| known.done.0 <= done.0);
@@ -270,6 +281,44 @@ mod tests {
             assert_eq!(found, quota(second / 5 * 5), "{second}");
         }
         assert_eq!(reads, [0, 5, 10]);
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_is_read_in_one_look_of_many_and_another_that_has_its_number_is_seen_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
+        let stat = |flags: &str| {
+            let zeros = "0 ".repeat(28);
+            put("proc/7/stat", &format!("7 (a) S 3 7 7 0 -1 {flags} {zeros}17 1 0 0\n"));
+        };
+        stat("2097216");
+        let mut kept = Kept::new(Root::at(dir.path()));
+        let (mut direct, pcpus) = (Direct::default(), CpuSet::first(2));
+        let mut look = |now: u64, ran: &str| {
+            put("proc/7/task/7/schedstat", ran);
+            let last = (now > 1).then_some(Time((now - 1) * 1_000_000_000));
+            let scene = Scene {
+                now: Time(now * 1_000_000_000),
+                last,
+                path: "",
+                parent: None,
+                sessions: false,
+                weight: 1024.0,
+                pcpus: &pcpus,
+                realtime: None,
+            };
+            direct.update(&mut kept, &[(7, 7)], &scene).run_ns
+        };
+        assert_eq!(look(1, "900 0 1\n"), 0);
+        assert_eq!(look(2, "950 0 1\n"), 0, "in the rest");
+        stat("64");
+        let used: Vec<u64> = (3..=40).map(|now| look(now, &format!("{now} 0 1\n"))).collect();
+        let first = used.iter().position(|run| *run > 0).unwrap();
+        assert!((2..17).contains(&first), "{used:?}");
+        assert!(
+            used[first..].iter().all(|run| *run == 1),
+            "a thread of a program is read each time: {used:?}"
+        );
     }
 
     #[test]

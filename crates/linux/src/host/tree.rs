@@ -95,14 +95,20 @@ impl Tree {
         files.into_iter().find(|(_, file)| root.has(file))
     }
 
-    /// Weight, quota, effective cpuset and memory nodes of a group, each with the error that kept it from being read.
-    pub(crate) fn settings(&self, root: &Root, path: &str) -> (Settings, Vec<(What, ReadError)>) {
+    /// Weight and quota of a group, each with the error that kept it from being read, and nothing else of it.
+    pub(crate) fn shares(&self, root: &Root, path: &str) -> (Settings, Vec<(What, ReadError)>) {
         let dir = self.dir(path);
         let mut errors = Vec::new();
         let weight =
             files::weight(root, self.version, &dir).unwrap_or_else(|e| note(&mut errors, What::Weight, e));
         let quota =
             files::quota(root, self.version, &dir).unwrap_or_else(|e| note(&mut errors, What::Quota, e));
+        (Settings { weight: weight.map(|w| w.value), quota, ..Settings::default() }, errors)
+    }
+
+    /// The same with its effective cpuset and memory nodes: nearly as many files again.
+    pub(crate) fn settings(&self, root: &Root, path: &str) -> (Settings, Vec<(What, ReadError)>) {
+        let (shares, mut errors) = self.shares(root, path);
         let cpuset_of = |path: &str| {
             let dir = self.cpuset_dir(path);
             dir.map_or(Ok(None), |(version, dir)| files::cpuset(root, version, &dir))
@@ -130,9 +136,7 @@ impl Tree {
         };
         let mems = self.cpuset_dir(path).map_or(Ok(None), |(version, dir)| files::mems(root, version, &dir));
         let mems = mems.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e));
-        let (weight, cpuset) = (weight.map(|w| w.value), cpuset.map(|set| set.value));
-        let settings = Settings { weight, quota, cpuset, no_cpuset, mems };
-        (settings, errors)
+        (Settings { cpuset: cpuset.map(|set| set.value), no_cpuset, mems, ..shares }, errors)
     }
 
     /// How often its bandwidth limit stopped a group; `None` where it is not counted.
@@ -233,6 +237,23 @@ fn join(names: &[String]) -> String {
 mod tests {
     use super::*;
     use crate::root::testing;
+
+    #[test]
+    fn shares_are_read_without_the_cpuset() {
+        let mounts = "25 22 0:22 / /cg rw - cgroup2 cgroup2 rw\n";
+        let files = [
+            ("proc/self/mountinfo", mounts),
+            ("cg/cgroup.controllers", "cpu cpuset\n"),
+            ("cg/a/cpu.weight", "50\n"),
+            ("cg/a/cpuset.cpus.effective", "no list\n"),
+        ];
+        let (_dir, root) = testing::tree(&files);
+        let tree = Tree::open(&root).unwrap();
+        let (whole, errors) = tree.settings(&root, "/a");
+        assert_eq!((whole.weight, errors.len()), (Some(Weight(50.0)), 1));
+        let (shares, errors) = tree.shares(&root, "/a");
+        assert_eq!((shares.weight, errors.len()), (Some(Weight(50.0)), 0));
+    }
 
     #[test]
     fn a_cpuset_of_v1_that_nobody_wrote_yet_confines_nobody_and_is_no_damage() {

@@ -298,7 +298,7 @@ impl Qemu {
         };
         self.quota = None;
         if let Some(inner) = self.inner() {
-            let (settings, errors) = host.settings(inner);
+            let (settings, errors) = host.shares(inner);
             self.quota = settings.quota;
             let errors = errors.into_iter().filter(|(what, _)| *what == What::Quota);
             self.unread.extend(errors.map(unread));
@@ -312,7 +312,7 @@ impl Qemu {
                 ..Held::default()
             };
             if let Some(base) = base {
-                let (settings, errors) = host.settings(&format!("{base}/{}", part.group()));
+                let (settings, errors) = host.shares(&format!("{base}/{}", part.group()));
                 (held.weight, held.quota) = (settings.weight, settings.quota);
                 self.unread.extend(errors.into_iter().map(unread));
             }
