@@ -9,13 +9,14 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use corefit_core::machine::MachineError;
+use corefit_core::machine::{Lever, MachineError};
 use corefit_linux::threads::cpu_of;
 use serde::Serialize;
 
 use super::explain::of_libvirt;
+use crate::durations::duration;
 use crate::machine::MachineArg;
-use crate::manage::{Status, left};
+use crate::manage::{Status, VmStatus, left};
 use crate::printable;
 use crate::stats::number;
 use crate::table::Table;
@@ -43,6 +44,9 @@ pub(super) struct Args {
     /// without it 100 of libvirt's test driver
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
+    /// What the daemon does first does not count for so long. With guests that answer it searches for minutes
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    after: Duration,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -63,7 +67,11 @@ struct Document {
 struct DaemonCost {
     machine: String,
     vms: usize,
+    /// Those of them whose guests are told what they get: their agents answer.
+    guests: usize,
     vcpus: usize,
+    /// What was done in these seconds.
+    actions: u64,
     seconds: f64,
     /// In these seconds.
     steps: u64,
@@ -82,13 +90,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let step = step::cost(if args.quick { 5 } else { 30 })?;
     let time = Duration::from_secs(if args.quick { 5 } else { 30 });
-    let machine = args.machine.as_deref();
+    let (machine, after) = (args.machine.as_deref(), args.after);
     let mut document = Document { bench: "manage", step, daemon: None, failed: None, skipped: Vec::new() };
     match (missing(machine), machine) {
-        (None, None) => document.found(daemon_cost(None, time)),
+        (None, None) => document.found(daemon_cost(None, after, time)),
         (Some(why), None) => document.skipped.push(format!("the daemon: {why}")),
         // Who names a machine is not told of the rest alone.
-        (None, Some(_)) => document.daemon = Some(daemon_cost(machine, time)?),
+        (None, Some(_)) => document.daemon = Some(daemon_cost(machine, after, time)?),
         (Some(why), Some(_)) => bail!("{why}"),
     }
     if args.json {
@@ -138,10 +146,10 @@ fn missing(machine: Option<&str>) -> Option<String> {
 }
 
 /// `corefit manage --apply` on a machine, libvirt's test driver if none is given, once a second.
-fn daemon_cost(machine: Option<&str>, time: Duration) -> Result<DaemonCost> {
+fn daemon_cost(machine: Option<&str>, after: Duration, time: Duration) -> Result<DaemonCost> {
     let dir = std::env::temp_dir().join(format!("corefit-bench-daemon-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    let measured = daemon_in(&dir, machine, time);
+    let measured = daemon_in(&dir, machine, after, time);
     // What it could not put back only its journal knows.
     if let Some([settings, remedy]) = left(&dir.join("state"))? {
         bail!("the daemon left {settings} changed; {remedy} puts that back");
@@ -171,7 +179,7 @@ impl Drop for Daemon {
     }
 }
 
-fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<DaemonCost> {
+fn daemon_in(dir: &Path, machine: Option<&str>, after: Duration, time: Duration) -> Result<DaemonCost> {
     let (host, config) = (dir.join("host.xml"), dir.join("corefit.toml"));
     std::fs::write(&host, node(DAEMON))?;
     // A port that is free now.
@@ -204,7 +212,7 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
         serde_json::from_slice(&shown.stdout).context("what corefit status says")
     };
     // What starting costs is not what it costs to run.
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(after);
     let first = status();
     let (begun, before, asked) = (Instant::now(), cpu_of(id), of_libvirt());
     std::thread::sleep(time);
@@ -225,12 +233,17 @@ fn daemon_in(dir: &Path, machine: Option<&str>, time: Duration) -> Result<Daemon
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
     let (first, shown) = (first?, last?);
+    let actions = |status: &Status| status.vms.iter().map(|vm| vm.actions).sum::<u64>();
+    let told = Lever::Told.name(false);
+    let is_told = |vm: &&VmStatus| vm.settings.iter().any(|setting| setting.lever == told);
     if shown.vms.is_empty() {
         bail!("{machine} has no VMs");
     }
     Ok(DaemonCost {
         machine: if is_test { "libvirt's test driver".into() } else { machine },
         vms: shown.vms.len(),
+        guests: shown.vms.iter().filter(is_told).count(),
+        actions: actions(&shown).saturating_sub(actions(&first)),
         vcpus: shown.vms.iter().map(|vm| vm.vcpus.unwrap_or_default()).sum(),
         seconds,
         steps: shown.steps.saturating_sub(first.steps),
@@ -285,6 +298,12 @@ fn text(document: &Document) -> String {
             format!("{:.2} % of a core", daemon.cores * 100.0),
             format!("{:.0} %", daemon.target_cores * 100.0),
             verdict(daemon.cores < daemon.target_cores),
+        ]);
+        table.row(vec![
+            format!("guests among them whose agents answer; {} actions in this time", daemon.actions),
+            daemon.guests.to_string(),
+            "-".into(),
+            "-".into(),
         ]);
         if let Some(cores) = daemon.libvirtd_cores {
             let more = format!("{:.2} % of a core", cores * 100.0);
@@ -345,7 +364,7 @@ mod tests {
             return println!("skipped: {why}");
         }
         // What is started here is no corefit, and ends at once.
-        failed.found(daemon_cost(None, Duration::ZERO));
+        failed.found(daemon_cost(None, Duration::from_secs(3), Duration::ZERO));
         let (why, text) = (failed.failed.clone().unwrap_or_default(), text(&failed));
         assert!(why.starts_with("it ended (exit status: ") && failed.skipped.is_empty(), "{why}");
         assert!(!failed.met() && text.contains("NOT MET"), "{text}");
@@ -358,7 +377,9 @@ mod tests {
             let daemon = DaemonCost {
                 machine: "paper".into(),
                 vms: 2,
+                guests: 1,
                 vcpus: 20,
+                actions: 3,
                 seconds,
                 steps,
                 cores: 0.001,
@@ -369,6 +390,7 @@ mod tests {
             };
             let document = Document { daemon: Some(daemon), ..document() };
             assert_eq!(document.met(), !text(&document).contains("NOT MET"));
+            assert!(text(&document).contains("agents answer; 3 actions in this time"));
             document.met()
         };
         assert!(with(30, 30.001) && with(28, 30.001) && with(4, 5.001) && with(120, 30.0));

@@ -50,7 +50,7 @@ pub(crate) use held::Held;
 pub(crate) use journal::Journal;
 pub(crate) use keeper::Keeper;
 pub(crate) use restore::{RestoreArgs, run as restore};
-pub(crate) use status::{Status, StatusArgs, left, run as status, works_on};
+pub(crate) use status::{Status, StatusArgs, VmStatus, left, run as status, works_on};
 pub(crate) use telling::Telling;
 
 /// An error that may pass by itself, as another that is at work does: exit status 1, after which systemd starts it again.
