@@ -227,7 +227,7 @@ impl Agents {
 /// Whom each line is to ask now of those that are due: who answers at once, first those that are awaited; and one of those that take
 /// their time, the one that was asked longest ago, but one that answers before one that did not.
 fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>, awaited: &BTreeSet<Key>) -> [Vec<Key>; 2] {
-    let is_slow = |key: &Key| guests.get(key).is_some_and(|guest| guest.took >= PROMPT);
+    let is_slow = |key: &Key| guests.get(key).is_some_and(Guest::is_slow);
     let (slow, mut prompt): (Vec<Key>, Vec<Key>) = due.into_iter().partition(is_slow);
     prompt.sort_by_key(|key| !awaited.contains(key));
     let asked = |key: &Key| {

@@ -36,6 +36,10 @@ pub(super) const COUNTED: Duration = Duration::from_secs(12);
 /// So many characters of why a guest does not answer are kept: they are the guest's own, and each look has them.
 const MOST_SAID: usize = 300;
 
+/// Who did not take its time for so long begins anew, and this many doublings of one answer are the most that it owes.
+const FORGIVEN: Duration = Duration::from_secs(900);
+const MOST_OWED: u32 = 6;
+
 /// A guest that rests as its VM's vCPUs show it is asked with each third turn only: what it said is still so.
 const RESTING: u32 = 3;
 
@@ -49,6 +53,7 @@ pub(super) struct Guest {
     /// When it was asked, and how long that took.
     pub(super) asked: Option<Instant>,
     pub(super) took: Duration,
+    slow: Slow,
     /// When the agent said that it reads no files.
     no_files: Option<Instant>,
     /// Whether it did not open a file in time.
@@ -92,6 +97,31 @@ enum Answer {
     Count(Option<(u64, Time)>),
 }
 
+/// Who takes its time and answers at once by turns is not asked with those that answer at once for ever longer: with three such guests all
+/// others would be asked every 15 s only.
+#[derive(Debug, Default)]
+struct Slow {
+    /// How often it took its time after it had answered at once, and when it did last.
+    times: u32,
+    last: Option<Instant>,
+    /// So many answers at once are to come before it is asked with the others again.
+    owes: u32,
+}
+
+impl Slow {
+    fn takes(&mut self, asked: Instant, took: Duration) {
+        if took < PROMPT {
+            self.owes = self.owes.saturating_sub(1);
+            return;
+        }
+        if self.owes == 0 {
+            let lately = self.last.is_some_and(|last| asked.saturating_duration_since(last) < FORGIVEN);
+            self.times = if lately { (self.times + 1).min(MOST_OWED) } else { 0 };
+        }
+        (self.last, self.owes) = (Some(asked), 1 << self.times);
+    }
+}
+
 impl Turn {
     /// Why it failed, if it did.
     pub(super) fn failed(&self) -> Option<&str> {
@@ -109,6 +139,7 @@ impl Guest {
             next,
             asked: None,
             took,
+            slow: Slow::default(),
             no_files: None,
             opening: Opening::default(),
             opened: None,
@@ -126,9 +157,15 @@ impl Guest {
         self.no_files.is_none_or(|since| since.elapsed() >= FILES_AGAIN) && self.opening.may(Instant::now())
     }
 
+    /// Whether it keeps those waiting that are asked after it.
+    pub(super) fn is_slow(&self) -> bool {
+        self.took >= PROMPT || self.slow.owes > 0
+    }
+
     /// Takes what came of its turn, in which it was asked for files or not.
     pub(super) fn takes(&mut self, asked: Instant, asks_files: bool, turn: Turn, every: Duration) {
         (self.asked, self.took) = (Some(asked), asked.elapsed());
+        self.slow.takes(asked, self.took);
         (self.stirred, self.rested) = (self.stirs.is_some_and(|at| at >= asked), None);
         if asks_files {
             self.no_files = (!turn.files).then_some(asked);
@@ -331,6 +368,27 @@ mod tests {
             guest.fail(says, Duration::from_secs(5));
             assert_eq!(guest.error.as_ref().map(String::len), Some(keeps));
         }
+    }
+
+    #[test]
+    fn who_answers_at_once_and_takes_its_time_by_turns_is_asked_with_the_others_ever_more_rarely() {
+        let (begin, mut guest) = (Instant::now(), Guest::new(Instant::now()));
+        let mut at = 0;
+        let mut takes = |guest: &mut Guest, took: Duration| {
+            at += 10;
+            guest.took = took;
+            guest.slow.takes(begin + Duration::from_secs(at), took);
+            guest.is_slow()
+        };
+        let (hangs, prompt) = (Duration::from_secs(5), Duration::from_millis(5));
+        let mut answers = Vec::new();
+        for _ in 0..9 {
+            assert!(takes(&mut guest, hangs));
+            answers.push(1 + (0..99).take_while(|_| takes(&mut guest, prompt)).count());
+        }
+        assert_eq!(answers, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        (0..90).for_each(|_| assert!(!takes(&mut guest, prompt)));
+        assert_eq!([hangs, prompt].map(|took| takes(&mut guest, took)), [true, false], "long ago");
     }
 
     #[test]

@@ -384,7 +384,7 @@ mod tests {
                 _ => r#"{"return":{}}"#.to_owned(),
             })
         };
-        let why = view(&mut true, &mut agent).unwrap_err();
+        let why = view(&mut true, None, &mut agent).unwrap_err();
         assert!(why.ends_with("more than 1048576"), "{why}");
         for no_object in ["[]", "3", "\"return\"", "{}"] {
             assert_eq!(parsed("guest-get-vcpus", no_object), Ok(Value::Null));
