@@ -50,7 +50,7 @@ vm-shares: vms
 # for each number; MANAGE_LOG=1 prints the daemon's log); and what priorities bring two VMs (PRIORITY_SIZES). Each fails at its end where
 # what is promised of 60 s is missed, as timed and at the same pace of the machine.
 manage-vms: vms build
-	cargo test -p corefit --release --locked --no-fail-fast --test manage_vms --test priority_vms -- --ignored --nocapture measure
+	COREFIT_VMS=required cargo test -p corefit --release --locked --no-fail-fast --test manage_vms --test priority_vms -- --ignored --nocapture measure
 
 # QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails (in .ci/run they fail).
 vms:

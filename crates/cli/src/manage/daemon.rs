@@ -325,7 +325,8 @@ impl<'a> Daemon<'a> {
                     reach("planned");
                 }
                 let mut outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
-                keeper.tell_again(&mut *self.machine, snapshot.at, |vm| self.telling.stands(vm));
+                let next = self.config.policy.interval();
+                keeper.tell_again(&mut *self.machine, (snapshot.at, next), |vm| self.telling.stands(vm));
                 for note in keeper.unsaid() {
                     log(Level::Warning, "note", &[("what", note)]);
                 }

@@ -203,7 +203,7 @@ impl Story {
                 let planned = |a: &&Action| !missed(&a.vm) && !released.contains(&a.vm);
                 let actions: Vec<Action> = actions.iter().filter(planned).cloned().collect();
                 keeper.apply(machine, &actions, now);
-                keeper.tell_again(machine, now, |vm| !released.contains(vm));
+                keeper.tell_again(machine, (now, Duration::from_secs(1)), |vm| !released.contains(vm));
             }
             keeper
         });

@@ -54,13 +54,31 @@ impl Monitored {
     }
 }
 
+/// Guests are asked each 5 s, but more rarely where they rest.
+const LONG: Duration = Duration::from_secs(8);
+
 /// Who waits for this part of the time of all its vCPUs wants to run, however little it did.
 const STARVED: f64 = 0.9;
 
 /// The monitor; `None` if nothing was measured.
 #[must_use]
 pub(super) fn monitor(before: Option<&VmState>, vm: &VmEstimate, over: Duration) -> Option<Monitored> {
-    guest(before, &vm.seen).or_else(|| outside(vm, over))
+    let outside = outside(vm, over);
+    let Some(seen) = guest(before, &vm.seen) else { return outside };
+    // What a guest that rested does now it did for little of the time since it was asked.
+    let now = outside.filter(|_| covered(before, &vm.seen) > LONG).map_or(0.0, |now| now.utilisation);
+    Some(Monitored { utilisation: seen.utilisation.max(now), ..seen })
+}
+
+/// The time between two answers of a guest, by its own clock.
+fn covered(before: Option<&VmState>, after: &VmState) -> Duration {
+    let clock = |view: &GuestView| {
+        let vcpu = view.vcpus.iter().find(|vcpu| vcpu.online)?;
+        [vcpu.busy_ns, vcpu.idle_ns, vcpu.steal_ns].into_iter().flatten().reduce(u64::saturating_add)
+    };
+    let of = |vm: &VmState| vm.guest.as_ref().and_then(clock);
+    let passed = before.and_then(of).zip(of(after)).map_or(0, |(then, now)| now.saturating_sub(then));
+    Duration::from_nanos(passed)
 }
 
 /// With what the guest's own clocks say.
@@ -398,6 +416,33 @@ mod tests {
             outside(&seen.vms[0], Duration::from_secs(1)).unwrap().utilisation
         };
         assert_eq!([of(0, 950), of(0, 1000), of(50, 0)], [1.0, 1.0, 0.05]);
+    }
+
+    /// A guest is asked every 5 s or, while it rests, 15.
+    #[test]
+    fn what_a_guest_does_after_a_rest_is_not_spread_over_the_rest() {
+        let after = |s: u64| {
+            let look = |ms: u64, (busy, idle): (u64, u64)| {
+                let ns = |ms: u64| Some(ms * 1_000_000);
+                let view =
+                    GuestVcpu { online: true, busy_ns: ns(busy), idle_ns: ns(idle), ..GuestVcpu::default() };
+                let counters = Counters { run_ns: ns(busy), wait_ns: Some(0), runs: None };
+                let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
+                let guest = Some(GuestView { vcpus: vec![view], runnable: Some(1), work: None });
+                let vm = VmState { vcpus: vec![vcpu], guest, ..VmState::default() };
+                let pcpu = Pcpu { online: true, ..Pcpu::default() };
+                Snapshot { at: Time(ms * 1_000_000), pcpus: vec![pcpu], vms: vec![vm], ..Snapshot::default() }
+            };
+            let before = look(0, (0, 0));
+            let seen = estimate(&before, &look(1000, (800, s * 1000 - 800))).unwrap();
+            monitor(before.vms.first(), &seen.vms[0], Duration::from_secs(1)).unwrap().utilisation
+        };
+        assert!(
+            (after(5) - 0.16).abs() < 1e-9 && (after(15) - 0.8).abs() < 1e-9,
+            "{} {}",
+            after(5),
+            after(15)
+        );
     }
 
     #[test]

@@ -87,6 +87,8 @@ struct Gain {
     counted: Option<(f64, Time)>,
     found: Found,
     rest: Duration,
+    /// Since when siblings are to weigh what they did.
+    vain: Option<Time>,
     /// The most pCPUs that it was granted when it was found that more weight brings nothing.
     granted: u32,
 }
@@ -98,6 +100,8 @@ struct By {
     guaranteed: f64,
     most: f64,
     siblings: usize,
+    /// Its part of all weights before these were ours.
+    base: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -159,7 +163,7 @@ impl Gains {
         let all: f64 = group.iter().filter_map(|vm| wants(vm.of(seen))).sum();
         for vm in group {
             let Some(gain) = self.vms.get_mut(vm.id) else { continue };
-            gain.begin(By::of(vm, group), vm.granted.pcpus, (seen.at, seen.over));
+            gain.begin(By::of(vm, group), vm.granted.pcpus, (seen.at, seen.over), policy);
             let more = vm.rises(vm.now, policy);
             let more = (whole && (as_before || more)).then_some(more);
             let others = all - wants(vm.of(seen)).unwrap_or(0.0);
@@ -199,26 +203,35 @@ impl Gains {
         }
     }
 
-    /// Who proved that more weight brings nothing, where siblings are to weigh what they did because of that: all who were to have a greater
-    /// part did, or lack nothing now.
+    /// Who proved that more weight brings nothing, where siblings are to weigh what they did because of that: all who are to have a greater
+    /// part did, for the dwell.
     pub(super) fn in_vain(
-        &self,
+        &mut self,
         group: &[Member<'_>],
         at: Time,
         policy: &Policy,
     ) -> Option<(usize, Brought, Duration)> {
+        let found = self.nothing(group, at, policy);
+        let mut since = at;
+        for vm in group {
+            let Some(gain) = self.vms.get_mut(vm.id) else { continue };
+            gain.vain = found.is_some().then_some(gain.vain.unwrap_or(at));
+            since = since.min(gain.vain.unwrap_or(at));
+        }
+        found.filter(|_| at.since(since) >= policy.dwell())
+    }
+
+    /// The same, if only now.
+    fn nothing(&self, group: &[Member<'_>], at: Time, policy: &Policy) -> Option<(usize, Brought, Duration)> {
         if group.iter().any(|vm| vm.promised) {
             return None;
         }
         let mut found = None;
         for vm in group.iter().filter(|vm| vm.rises(vm.to, policy)) {
-            let gain = self.vms.get(vm.id)?;
-            let rests = gain.rests(vm.granted.pcpus, at).filter(|_| gain.by == By::of(vm, group));
-            match rests {
-                Some(brought) => found = found.or(Some((vm.granted.number, brought, gain.rest))),
-                None if gain.lacks() => return None,
-                None => {}
-            }
+            let gain = self.vms.get(vm.id).filter(|gain| gain.by.is(&By::of(vm, group), policy))?;
+            // Who gained, or is not judged yet, keeps what it has.
+            let brought = gain.rests(vm.granted.pcpus, at)?;
+            found = found.or(Some((vm.granted.number, brought, gain.rest)));
         }
         found
     }
@@ -238,14 +251,20 @@ impl Member<'_> {
 impl By {
     fn of(vm: &Member<'_>, group: &[Member<'_>]) -> By {
         let Granted { priority, guaranteed, most, .. } = vm.granted;
-        By { priority, guaranteed, most, siblings: group.len() }
+        By { priority, guaranteed, most, siblings: group.len(), base: vm.base }
+    }
+
+    fn is(&self, other: &By, policy: &Policy) -> bool {
+        let base = (self.base - other.base).abs() <= policy.deadband * self.base;
+        base && By { base: other.base, ..*self } == *other
     }
 }
 
 impl Gain {
-    fn begin(&mut self, by: By, granted: u32, (at, over): (Time, Duration)) {
-        if self.by != by {
-            *self = Gain { by, vcpus: self.vcpus, weight: self.weight, moved: self.moved, ..Gain::default() };
+    fn begin(&mut self, by: By, granted: u32, (at, over): (Time, Duration), policy: &Policy) {
+        if !self.by.is(&by, policy) {
+            let Gain { vcpus, weight, moved, rest, .. } = *self;
+            *self = Gain { by, vcpus, weight, moved, rest, ..Gain::default() };
         }
         let pause = at.since(self.last);
         if pause > FIRST_REST {
@@ -311,15 +330,26 @@ impl Gain {
         if self.with.is_long(policy) { self.compare(policy) } else { None }
     }
 
-    /// The same without more weight: if it does less so, that brought something after all.
+    /// The same without more weight: if it does less so, that brought something after all. Once it or its siblings want something else that was
+    /// found of another load.
     fn was_wrong(&mut self, policy: &Policy) {
-        let long = self.without.is_long(policy);
-        let Found::Nothing { compared, .. } = &mut self.found else { return };
-        if !long || std::mem::replace(compared, true) {
+        let Found::Nothing { compared, .. } = self.found else { return };
+        let other = |now: &Mean, then: &Mean| (now.mean() - then.mean()).abs() > OTHER * then.mean();
+        let (with, without) = (&self.with, &self.without);
+        if without.served.n >= LOOKS
+            && (other(&without.own, &with.own) || other(&without.others, &with.others))
+        {
+            (self.found, self.with) = (Found::Open, Looks::default());
             return;
         }
-        if let Some((true, _)) = self.compare(policy) {
+        if compared || !without.is_long(policy) {
+            return;
+        }
+        let Some((gained, _)) = self.compare(policy) else { return };
+        if gained {
             (self.found, self.rest) = (Found::Gained, Duration::ZERO);
+        } else if let Found::Nothing { compared, .. } = &mut self.found {
+            *compared = true;
         }
     }
 
@@ -334,8 +364,12 @@ impl Gain {
             false if seen => (without.served, with.served),
             false => (Mean::of((self.had?.0 / own).min(1.0)), with.served),
         };
-        let least = (NOISE * before.error(&since)).max(policy.deadband / 2.0 * before.mean());
-        let gained = since.mean() > before.mean() + least;
+        let (chance, least) = (NOISE * before.error(&since), policy.deadband / 2.0 * before.mean());
+        let more = since.mean() - before.mean();
+        let gained = more > chance.max(least);
+        if !gained && (more > least || chance > 2.0 * least) {
+            return None;
+        }
         let part = |now: f64, then: f64| now / then.max(f64::MIN_POSITIVE);
         let (own, others) = (part(with.own.mean(), own), part(with.others.mean(), others));
         // Others that want less, or more, explain it as well.
@@ -427,10 +461,53 @@ mod tests {
             compared(looks(around(0.5, noise, before), 2.0), looks(around(0.5 + gain, noise, 60), 2.0))
         };
         assert_eq!(of(0.04, 0.01, 4), Some(true));
-        assert_eq!(of(0.04, 0.1, 4), Some(false), "four looks before it may differ as much by chance");
+        assert_eq!(of(0.04, 0.1, 4), None, "four looks before it may differ as much by chance");
+        assert_eq!(of(0.2, 0.35, 10), None, "it may be a great one");
+        assert_eq!(of(0.0, 0.35, 60), None, "nor is it known that it is none");
         assert_eq!(of(0.04, 0.1, 60), Some(true));
         assert_eq!(of(0.01, 0.0, 60), Some(false), "2 %");
         assert_eq!(of(0.01, 0.0, 2), None, "nothing was seen before it");
+    }
+
+    /// Two of three are to weigh more; what is known of the second, from this second on.
+    fn in_vain(gains: &mut Gains, found: Found, base: f64, s: u64) -> bool {
+        let own = crate::CpuSet::first(4);
+        let ids = ["a", "b", "c"].map(|id| VmId(id.into()));
+        let granted = Granted {
+            number: 0,
+            own: &own,
+            pcpus: 2,
+            short: true,
+            guaranteed: 0.25,
+            keeps: 0.0,
+            most: 2.0,
+            wants: 2.0,
+            priority: 0,
+            vcpus: 2,
+        };
+        let member = |id, to| Member { id, granted, weight: 1000.0, base, now: to, to, promised: false };
+        let group = [member(&ids[0], 0.45), member(&ids[1], 0.45), member(&ids[2], 0.1)];
+        let brought = Brought { work: false, before: 0.5, since: 0.5 };
+        let nothing = Found::Nothing { brought, until: Time(600_000_000_000), compared: false };
+        for (vm, found) in group.iter().zip([nothing, found, Found::Open]) {
+            let by = By { base: 1.0 / 3.0, ..By::of(vm, &group) };
+            let vain = gains.vms.get(vm.id).and_then(|gain| gain.vain);
+            gains.vms.insert(vm.id.clone(), Gain { by, found, vain, granted: 2, ..Gain::default() });
+        }
+        gains.in_vain(&group, Time(s * 1_000_000_000), &Policy::default()).is_some()
+    }
+
+    #[test]
+    fn weights_stay_while_one_gained_or_is_not_judged_yet_and_go_back_after_the_dwell() {
+        let (gains, third) = (&mut Gains::default(), 1.0 / 3.0);
+        let brought = Brought { work: false, before: 0.5, since: 0.5 };
+        let nothing = Found::Nothing { brought, until: Time(600_000_000_000), compared: false };
+        let stays = [Found::Open, Found::Gained];
+        assert!((0..20).all(|s| !in_vain(gains, stays[usize::from(s % 2 == 0)], third, s)));
+        let vain: Vec<bool> = (20..25).map(|s| in_vain(gains, nothing, third, s)).collect();
+        assert_eq!(vain, [false, false, false, true, true]);
+        assert!(!in_vain(gains, Found::Open, third, 25) && !in_vain(gains, nothing, third, 26), "anew");
+        assert!(!in_vain(gains, nothing, 0.2, 40), "somebody made it weigh less");
     }
 
     #[test]

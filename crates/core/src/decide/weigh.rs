@@ -373,9 +373,15 @@ impl Weighing {
 fn members<'a>(seen: &HostEstimate, vms: &[Sibling<'a>], policy: &Policy) -> Vec<Member<'a>> {
     let sum = |of: fn(&Sibling<'_>) -> f64| vms.iter().map(of).sum::<f64>();
     let (base, now, whole) = (sum(|vm| vm.base), sum(|vm| vm.now), sum(|vm| vm.part));
+    // Of the pCPUs of one that may not use all, beside all who may use some of these.
+    let own = |vm: &Sibling<'_>| {
+        let meets = |other: &&Sibling<'_>| other.granted.own.meets(vm.granted.own);
+        let beside: f64 = vms.iter().filter(meets).map(|other| other.base).sum();
+        vm.base / beside * count(vm.granted.own.len())
+    };
     let member = |vm: &Sibling<'a>| {
         let rule = policy.of(&seen.vms[vm.granted.number].seen.name);
-        let lacks = vm.base / base * whole < vm.sure * (1.0 - policy.deadband);
+        let lacks = (vm.base / base * whole).min(own(vm)) < vm.sure * (1.0 - policy.deadband);
         Member {
             id: vm.id,
             granted: vm.granted,

@@ -550,7 +550,7 @@ fn weights_that_bring_nothing_are_undone_with_a_note_and_tried_again_more_and_mo
     let gaps: Vec<usize> = changes.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.iter().step_by(2).all(|tried| (60..70).contains(tried)), "{changes:?}");
     let rests: Vec<usize> = gaps.iter().skip(1).step_by(2).copied().collect();
-    assert_eq!(rests, [600, 1200], "{changes:?}");
+    assert_eq!(rests, [600 - 3, 1200 - 3], "from when it was found, the dwell before: {changes:?}");
     let note = all[changes[1]].1.as_deref();
     let said = "more weight brings high nothing: it got 67 % of what it wants before, and 50 % with more weight; \
                 all weigh what they did for 10 min";

@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 use corefit_core::machine::GuestView;
 
 use super::agent_turns::{COUNTED, Guest, MOST_PATIENCE, PROMPT, turn};
-use super::api::{Access, Connection, Domain, Failure, Kind};
+use super::api::{Access, Connection, Kind};
 use super::session::Key;
-use super::sys;
 use super::worker::{Crew, Worker};
 
 /// How long an agent may take to answer a command, s.
@@ -168,7 +167,7 @@ impl Agents {
             let closed = match board.rounds[round].asking.take() {
                 Some(key) => {
                     if let Some(guest) = board.guests.get_mut(&key) {
-                        (guest.asked, guest.took) = (Some(now), self.stuck.max(PROMPT));
+                        guest.took(now, self.stuck.max(PROMPT));
                         guest.fail("libvirtd did not come back from asking it".into(), self.every);
                     }
                     None
@@ -224,8 +223,9 @@ impl Agents {
     }
 }
 
-/// Whom each line is to ask now of those that are due: who answers at once, first those that are awaited; and one of those that take
-/// their time, the one that was asked longest ago, but one that answers before one that did not.
+/// Whom each line is to ask now of those that are due: who answers at once, first those that are awaited; and then, by the other line, who took its
+/// time of late but not the last time, and one of those that take their time, the one that was asked longest ago, but one that answers before
+/// one that did not.
 fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>, awaited: &BTreeSet<Key>) -> [Vec<Key>; 2] {
     let is_slow = |key: &Key| guests.get(key).is_some_and(Guest::is_slow);
     let (slow, mut prompt): (Vec<Key>, Vec<Key>) = due.into_iter().partition(is_slow);
@@ -234,7 +234,11 @@ fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>, awaited: &BTreeSet<Key>
         let guest = guests.get(key)?;
         Some(guest.asked? + if guest.error.is_some() { LEAD } else { Duration::ZERO })
     };
-    [prompt, slow.into_iter().min_by_key(asked).into_iter().collect()]
+    let took = |key: &Key| guests.get(key).is_some_and(|guest| guest.took >= PROMPT);
+    let (slow, mut owing): (Vec<Key>, Vec<Key>) = slow.into_iter().partition(took);
+    owing.sort_by_key(|key| (!awaited.contains(key), asked(key)));
+    owing.extend(slow.into_iter().min_by_key(asked));
+    [prompt, owing]
 }
 
 /// Waits until these were asked, each by its line, in the round that began at this time.
@@ -270,14 +274,26 @@ fn open(uri: &str, board: &Mutex<Board>, line: usize) -> Option<Connection> {
 fn round(connection: &Connection, board: &Mutex<Board>, line: usize, due: &[Key], every: Duration) {
     // The connection is of no use any more; the next round opens another.
     let lost = |error: &dyn Display| lock(board).closed = Some((format!("{SHUT}{error}"), long_ago()));
-    let domains = domains(connection, due).inspect_err(|error| lost(error)).unwrap_or_default();
-    for (key, domain) in due.iter().filter_map(|key| Some((key, domains.get(key)?))) {
+    for key in due {
         let known = lock(board).guests.get_mut(key).map(|guest| (guest.files(), guest.asks(every)));
         let Some((asks_files, asks)) = known else { continue };
+        // From here on it is this guest that hangs, if something does: libvirtd makes those wait who ask for a domain that starts, too.
         begin(board, line, Some(key.clone()));
         let asked = Instant::now();
-        let turn = turn(asks_files, asks, || asked.elapsed(), |command| domain.agent(command, ANSWER));
+        let turn = match connection.domain(&key.0) {
+            Ok(domain) if domain.id() == Some(key.1) => {
+                Some(turn(asks_files, asks, || asked.elapsed(), |command| domain.agent(command, ANSWER)))
+            }
+            // It ended.
+            Ok(_) => None,
+            Err(error) if error.kind == Kind::NoDomain => None,
+            Err(error) => {
+                lost(&error);
+                break;
+            }
+        };
         begin(board, line, None);
+        let Some(turn) = turn else { continue };
         if let Some(why) = turn.failed().filter(|_| !connection.answers()) {
             lost(&why);
             break;
@@ -287,20 +303,6 @@ fn round(connection: &Connection, board: &Mutex<Board>, line: usize, due: &[Key]
         }
     }
     lock(board).rounds[line].busy = None;
-}
-
-/// Those that run of these, by one call. (Who ends meanwhile and begins anew is asked for who ended, whom the next look forgets.)
-fn domains<'a>(connection: &'a Connection, due: &[Key]) -> Result<BTreeMap<Key, Domain<'a>>, Failure> {
-    let found = match due {
-        [(uuid, _)] => match connection.domain(uuid) {
-            Err(error) if error.kind == Kind::NoDomain => Vec::new(),
-            found => vec![found?],
-        },
-        _ => connection.domains(sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE)?,
-    };
-    let known = |domain: Domain<'a>| Some((domain.id()?, domain));
-    let keyed = |(id, domain): (u32, Domain<'a>)| Ok(((domain.uuid()?, id), domain));
-    found.into_iter().filter_map(known).map(keyed).collect()
 }
 
 /// Notes that a round goes on to a guest, or to nothing that can hang.

@@ -162,10 +162,15 @@ impl Guest {
         self.took >= PROMPT || self.slow.owes > 0
     }
 
+    /// It was asked, which took so long.
+    pub(super) fn took(&mut self, asked: Instant, took: Duration) {
+        (self.asked, self.took) = (Some(asked), took);
+        self.slow.takes(asked, took);
+    }
+
     /// Takes what came of its turn, in which it was asked for files or not.
     pub(super) fn takes(&mut self, asked: Instant, asks_files: bool, turn: Turn, every: Duration) {
-        (self.asked, self.took) = (Some(asked), asked.elapsed());
-        self.slow.takes(asked, self.took);
+        self.took(asked, asked.elapsed());
         (self.stirred, self.rested) = (self.stirs.is_some_and(|at| at >= asked), None);
         if asks_files {
             self.no_files = (!turn.files).then_some(asked);

@@ -145,7 +145,7 @@ fn a_signal_while_settings_are_changed_leaves_no_more_than_reading_back_what_is_
         story.apply(&plan);
         // It is long ago that it was told.
         let Story { keeper, machine, .. } = story;
-        keeper.as_mut().unwrap().tell_again(machine, Time(1 << 50), |_| true);
+        keeper.as_mut().unwrap().tell_again(machine, (Time(1 << 50), Duration::ZERO), |_| true);
         assert!(machine.after_signal <= 1, "after {calls} calls: {}", machine.after_signal);
         machine.signal = None;
         ends.swap(false, Ordering::Relaxed)

@@ -17,11 +17,17 @@ const SLOW_RESTS: u32 = 10;
 impl Keeper {
     /// What guests are told counts for a while only: says it again in time to those of whom it `stands`, first to who was told longest
     /// ago, so that each has its turn where there is no time for all.
-    pub(crate) fn tell_again(&mut self, machine: &mut dyn Act, now: Time, stands: impl Fn(&VmId) -> bool) {
+    /// The next time comes after `next`, which is not to be too late.
+    pub(crate) fn tell_again(
+        &mut self,
+        machine: &mut dyn Act,
+        (now, next): (Time, Duration),
+        stands: impl Fn(&VmId) -> bool,
+    ) {
         let begun = Instant::now();
         let due = |entry: &&Entry| {
             let known = self.told_at.get(&entry.vm);
-            let due = known.is_none_or(|(at, rest)| now < *at || now.since(*at) >= *rest);
+            let due = known.is_none_or(|(at, rest)| now < *at || now.since(*at) + next > *rest);
             let managed = stands(&entry.vm) && !self.released.contains_key(&entry.key());
             entry.lever == Lever::Told && managed && due
         };
@@ -66,6 +72,8 @@ mod tests {
     use crate::manage::journal::Journal;
     use crate::manage::journal::testing::entry;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     /// Guests that hear what they are told, each after so long.
     struct Guests {
         heard: BTreeSet<VmId>,
@@ -107,7 +115,7 @@ mod tests {
     fn heard(keeper: &mut Keeper, s: u64, budget: Duration, slow: Duration) -> Vec<String> {
         keeper.may_take(budget);
         let mut guests = Guests { heard: BTreeSet::new(), slow, silent: None };
-        keeper.tell_again(&mut guests, Time(s * 1_000_000_000), |_| true);
+        keeper.tell_again(&mut guests, (Time(s * 1_000_000_000), SECOND), |_| true);
         guests.heard.into_iter().map(|vm| vm.0).collect()
     }
 
@@ -130,7 +138,7 @@ mod tests {
         for (s, silent, late) in [(100, &b, vec![&b]), (104, &a, vec![&b]), (105, &a, vec![])] {
             let (heard, slow) = (BTreeSet::new(), Duration::ZERO);
             let mut guests = Guests { heard, slow, silent: Some(silent.clone()) };
-            keeper.tell_again(&mut guests, Time(s * 1_000_000_000), |_| true);
+            keeper.tell_again(&mut guests, (Time(s * 1_000_000_000), SECOND), |_| true);
             assert_eq!(keeper.late.iter().collect::<Vec<_>>(), late);
         }
     }
@@ -146,6 +154,22 @@ mod tests {
             assert_eq!(heard(&mut keeper, s, Duration::ZERO, Duration::ZERO), [one]);
         }
         assert_eq!(heard(&mut keeper, 50, LONG, Duration::ZERO), ["a", "b", "c"], "the clock was set back");
+    }
+
+    #[test]
+    fn with_rare_looks_nobody_is_told_later_than_after_half_of_the_time_that_it_counts() {
+        for (interval, times) in [(1, 6), (6, 10), (9, 6), (10, 6)] {
+            let (_dir, mut keeper) = told();
+            let mut told = 0;
+            for look in 0..60 / interval {
+                let mut guests = Guests { heard: BTreeSet::new(), slow: Duration::ZERO, silent: None };
+                // Each comes a little sooner after the last one.
+                let now = Time((100 + look * interval) * 1_000_000_000 - look * 1_000_000);
+                keeper.tell_again(&mut guests, (now, Duration::from_secs(interval)), |_| true);
+                told += usize::from(!guests.heard.is_empty());
+            }
+            assert_eq!(told, times, "{interval}");
+        }
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub(in crate::manage) struct Setting {
     pub(in crate::manage) wrote: Vec<Value>,
 }
 
+/// The most settings of a VM, by far: of a whole one and its plugged-out vCPUs, and of each vCPU.
+const OF_ALL: usize = 256;
+const OF_EACH: usize = 16;
+
 impl Setting {
     fn of(entry: &Entry, original: Value, by_guest: bool) -> Setting {
         let mut wrote = entry.wrote.clone();
@@ -62,19 +66,13 @@ impl Setting {
 }
 
 impl Note {
-    /// What a VM carries, if it is a note that is known here. Its owner may have written it: each setting counts once, and none of vCPUs that
-    /// it cannot have, for each is asked for.
+    /// What a VM carries, if it is a note that is known here. Its owner may have written it, and each setting is asked for: of more settings than
+    /// its vCPUs can have (those that were plugged out may have some, too), or with two of a lever, it is none.
     fn parse(text: &str, vm: &VmState) -> Option<Note> {
-        let mut note: Note = serde_json::from_str(text).ok().filter(|note: &Note| note.corefit == 1)?;
-        let mut levers = BTreeSet::new();
-        note.settings.retain(|setting| {
-            let vcpu = match setting.lever {
-                Lever::VcpuQuota(vcpu) | Lever::Affinity(vcpu) | Lever::Slice(vcpu) => vcpu as usize,
-                _ => 0,
-            };
-            vcpu < vm.vcpus.len().max(1) && levers.insert(setting.lever)
-        });
-        Some(note)
+        let note: Note = serde_json::from_str(text).ok().filter(|note: &Note| note.corefit == 1)?;
+        let levers: BTreeSet<Lever> = note.settings.iter().map(|setting| setting.lever).collect();
+        let most = OF_ALL + OF_EACH * vm.vcpus.len();
+        (levers.len() == note.settings.len() && levers.len() <= most).then_some(note)
     }
 }
 
@@ -386,14 +384,19 @@ mod tests {
 
     /// For each setting the machine is asked, and its owner can write a note.
     #[test]
-    fn a_note_counts_once_for_each_lever_and_for_no_vcpu_that_its_vm_cannot_have() {
-        let vm = VmState { vcpus: vec![Default::default(); 4], ..VmState::default() };
-        let setting = |lever| Setting { lever, original: Value::Pcpus(CpuSet::default()), wrote: Vec::new() };
-        let of_vcpus = (0..20_000).flat_map(|vcpu| [Lever::Affinity(vcpu % 10_000), Lever::Slice(vcpu)]);
-        let settings = of_vcpus.chain([Lever::Weight; 3]).map(setting).collect();
-        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap();
-        let levers = |vm: &VmState| Note::parse(&text, vm).map(|note| note.settings.len());
-        assert_eq!(levers(&vm), Some(4 + 4 + 1));
+    fn a_note_of_more_settings_than_a_vm_can_have_or_with_two_of_a_lever_is_none() {
+        let vm = VmState { vcpus: vec![Default::default(); 3], ..VmState::default() };
+        let parsed = |levers: Vec<Lever>| {
+            let value = || Value::Pcpus(CpuSet::default());
+            let setting = |lever| Setting { lever, original: value(), wrote: Vec::new() };
+            let settings = levers.into_iter().map(setting).collect();
+            let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap();
+            Note::parse(&text, &vm).map(|note| note.settings.len())
+        };
+        // vCPU 3 was plugged out, and comes back with its pins.
+        assert_eq!(parsed((0..4).map(Lever::Affinity).collect()), Some(4));
+        assert_eq!(parsed((0..305).map(Lever::Affinity).collect()), None);
+        assert_eq!(parsed(vec![Lever::Weight, Lever::Affinity(0), Lever::Weight]), None);
     }
 
     /// Notes as versions read them that knew nothing of guests, nor of what is under way.
