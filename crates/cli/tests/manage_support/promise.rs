@@ -79,7 +79,10 @@ impl Promises {
     pub(crate) fn judge(&self) {
         println!("\nwhat was promised:");
         self.lines.iter().for_each(|line| println!("{line}"));
-        assert!(!self.lines.is_empty(), "nothing was measured: MANAGE_PARTS and MANAGE_PROGRAMS name none that there is");
+        assert!(
+            !self.lines.is_empty(),
+            "nothing was measured: MANAGE_PARTS and MANAGE_PROGRAMS name none that there is"
+        );
         assert!(self.missed.is_empty(), "missed:\n{}", self.missed.join("\n"));
     }
 }
