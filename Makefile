@@ -52,7 +52,7 @@ vm-shares: vms
 manage-vms: vms build
 	COREFIT_VMS=required cargo test -p corefit --release --locked --no-fail-fast --test manage_vms --test priority_vms -- --ignored --nocapture measure
 
-# QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails (in .ci/run they fail).
+# QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails (and nowhere else in .ci/run).
 vms:
 	@scripts/install-vms || echo "going on without test VMs"
 

@@ -469,6 +469,13 @@ mod tests {
         assert_eq!(of(0.01, 0.0, 2), None, "nothing was seen before it");
     }
 
+    /// For ten minutes.
+    const NOTHING: Found = Found::Nothing {
+        brought: Brought { work: false, before: 0.5, since: 0.5 },
+        until: Time(600_000_000_000),
+        compared: false,
+    };
+
     /// Two of three are to weigh more; what is known of the second, from this second on.
     fn in_vain(gains: &mut Gains, found: Found, base: f64, s: u64) -> bool {
         let own = crate::CpuSet::first(4);
@@ -487,9 +494,7 @@ mod tests {
         };
         let member = |id, to| Member { id, granted, weight: 1000.0, base, now: to, to, promised: false };
         let group = [member(&ids[0], 0.45), member(&ids[1], 0.45), member(&ids[2], 0.1)];
-        let brought = Brought { work: false, before: 0.5, since: 0.5 };
-        let nothing = Found::Nothing { brought, until: Time(600_000_000_000), compared: false };
-        for (vm, found) in group.iter().zip([nothing, found, Found::Open]) {
+        for (vm, found) in group.iter().zip([NOTHING, found, Found::Open]) {
             let by = By { base: 1.0 / 3.0, ..By::of(vm, &group) };
             let vain = gains.vms.get(vm.id).and_then(|gain| gain.vain);
             gains.vms.insert(vm.id.clone(), Gain { by, found, vain, granted: 2, ..Gain::default() });
@@ -500,14 +505,12 @@ mod tests {
     #[test]
     fn weights_stay_while_one_gained_or_is_not_judged_yet_and_go_back_after_the_dwell() {
         let (gains, third) = (&mut Gains::default(), 1.0 / 3.0);
-        let brought = Brought { work: false, before: 0.5, since: 0.5 };
-        let nothing = Found::Nothing { brought, until: Time(600_000_000_000), compared: false };
         let stays = [Found::Open, Found::Gained];
         assert!((0..20).all(|s| !in_vain(gains, stays[usize::from(s % 2 == 0)], third, s)));
-        let vain: Vec<bool> = (20..25).map(|s| in_vain(gains, nothing, third, s)).collect();
+        let vain: Vec<bool> = (20..25).map(|s| in_vain(gains, NOTHING, third, s)).collect();
         assert_eq!(vain, [false, false, false, true, true]);
-        assert!(!in_vain(gains, Found::Open, third, 25) && !in_vain(gains, nothing, third, 26), "anew");
-        assert!(!in_vain(gains, nothing, 0.2, 40), "somebody made it weigh less");
+        assert!(!in_vain(gains, Found::Open, third, 25) && !in_vain(gains, NOTHING, third, 26), "anew");
+        assert!(!in_vain(gains, NOTHING, 0.2, 40), "somebody made it weigh less");
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Agents {
                 Some(key) => {
                     if let Some(guest) = board.guests.get_mut(&key) {
                         guest.took(now, self.stuck.max(PROMPT));
-                        guest.fail("libvirtd did not come back from asking it".into(), self.every);
+                        guest.fail("libvirtd did not come back from asking it", self.every);
                     }
                     None
                 }

@@ -12,7 +12,7 @@ use corefit_core::machine::MachineError;
 use corefit_core::{CpuId, CpuSet};
 use serde_json::{Value, json};
 
-use super::guest::{is_late, parsed, refuses};
+use super::guest::{is_late, parsed, refuses, text_of};
 use super::hand::Until;
 
 /// After so long no list of vCPUs is sent after one that brought nothing: whoever waits does so for 4 s at the most, and others wait
@@ -155,13 +155,7 @@ pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>,
     };
     let part = call(ask, "guest-file-read", json!({ "handle": handle, "count": SMALL }));
     call(ask, "guest-file-close", json!({ "handle": handle }))?;
-    let part = part?;
-    let text = part["buf-b64"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
-    let text = text.ok_or_else(|| malformed("guest-file-read gave no base64"))?;
-    if text.len() > SMALL as usize {
-        return Err(malformed(&format!("guest-file-read gave {} bytes, more than {SMALL}", text.len())));
-    }
-    Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    text_of(&part?, SMALL).map(Some).map_err(|why| malformed(&why))
 }
 
 /// Writes a small file of the guest. Whoever reads it meanwhile sees the old or the new text if both have the

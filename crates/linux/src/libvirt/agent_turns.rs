@@ -20,8 +20,9 @@ pub(super) const PROMPT: Duration = Duration::from_millis(500);
 /// A guest whose programs count their work is asked so often at least, so that what comes of a change of its vCPUs shows soon: for
 /// some time after one as often as it answers.
 const COUNTING: Duration = Duration::from_millis(900);
-/// A guest whose vCPUs were busy for less than one in so many ns since its last answer rests.
-const RESTS: u32 = 20;
+/// A guest whose vCPUs were busy for less than one in so many ns since its last answer rests, and a VM whose vCPUs ran and waited for less
+/// than that between two looks.
+pub(super) const RESTS: u32 = 20;
 /// In a guest that rests, and in which nobody counted for the second time, a count is looked for after the first only: that takes as many
 /// commands as all else.
 const SEEKS: Duration = Duration::from_secs(14);
@@ -183,7 +184,7 @@ impl Guest {
         match turn.answer {
             Ok(Answer::View(view)) => self.answered(asked, view, every),
             Ok(Answer::Count(work)) => self.counted(asked, work, every),
-            Err(why) => self.fail(why, every),
+            Err(why) => self.fail(&why, every),
         }
     }
 
@@ -278,12 +279,11 @@ impl Guest {
         Asks::View { unless_ns }
     }
 
-    pub(super) fn fail(&mut self, why: String, every: Duration) {
+    pub(super) fn fail(&mut self, why: &str, every: Duration) {
         self.failures += 1;
         let pause = every.saturating_mul(1 << self.failures.min(10)).min(MOST_PATIENCE.max(every));
         self.next = Instant::now() + pause;
-        self.error =
-            Some(if why.chars().count() > MOST_SAID { why.chars().take(MOST_SAID).collect() } else { why });
+        self.error = Some(why.chars().take(MOST_SAID).collect());
         self.view = None;
     }
 }
@@ -370,7 +370,7 @@ mod tests {
     fn of_why_a_guest_does_not_answer_the_beginning_is_kept() {
         let mut guest = Guest::new(Instant::now());
         for (says, keeps) in [("no answer".to_owned(), 9), ("\u{fc}".repeat(1 << 20), 2 * MOST_SAID)] {
-            guest.fail(says, Duration::from_secs(5));
+            guest.fail(&says, Duration::from_secs(5));
             assert_eq!(guest.error.as_ref().map(String::len), Some(keeps));
         }
     }
@@ -420,7 +420,7 @@ mod tests {
         guest.changed = Some((Instant::now(), None));
         assert!(!guest.counts_only(every), "its vCPUs were changed since");
         guest.changed = None;
-        guest.fail("no answer".into(), every);
+        guest.fail("no answer", every);
         assert!(!guest.counts_only(every));
     }
 
@@ -455,7 +455,7 @@ mod tests {
         guest.work = Some((before(6), (1, Time(1))));
         assert!(due(&guest));
         let mut guest = asked(16);
-        guest.fail("no answer".into(), every);
+        guest.fail("no answer", every);
         assert!(guest.age().is_none() && guest.is_due(Instant::now() + 2 * every, every, false));
     }
 
@@ -530,7 +530,7 @@ mod tests {
         let mut guest = Guest::new(now);
         for _ in 0..5 {
             guest.asked = Some(Instant::now());
-            guest.fail("no answer".into(), every);
+            guest.fail("no answer", every);
         }
         let due = |guest: &Guest, after: f64, awaited| {
             guest.is_due(now + Duration::from_secs_f64(after), every, awaited)

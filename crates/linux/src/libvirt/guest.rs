@@ -160,6 +160,14 @@ fn read(
     let closed = ask("guest-file-close", json!({ "handle": handle }));
     let part = part?;
     closed?;
+    text_of(&part, most)
+}
+
+/// The text in what guest-file-read returned, which was asked for no more than so many bytes.
+///
+/// # Errors
+/// If it is none, or longer.
+pub(super) fn text_of(part: &Value, most: u32) -> Result<String, String> {
     let text = part["buf-b64"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
     let text = text.ok_or("guest-file-read gave no base64")?;
     if text.len() > most as usize {

@@ -12,6 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
 use super::agent::Agents;
+use super::agent_turns::RESTS;
 use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
 use super::events::Changed;
@@ -29,8 +30,6 @@ use crate::slice::{self, Slicer};
 
 /// A domain during whose asking libvirtd hung is not asked about for so long.
 const BLAME: Duration = Duration::from_secs(30);
-/// A VM whose vCPUs ran and waited for less than one in so many ns between two looks rests.
-const RESTS: u32 = 20;
 /// As many files as are kept open at the most, twice.
 const FILES: u64 = 16_384;
 
