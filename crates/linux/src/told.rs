@@ -3,11 +3,11 @@
 //! ```text
 //! corefit-available 1
 //! cpus 2.000
-//! valid_s 20
+//! valid_s 60
 //! ```
 //!
 //! The text has always the same length, so that a reader never sees half of a new one. It counts for
-//! `valid_s` seconds since it was written, 20 at the most, by the guest's own clock: a host whose daemon is gone says
+//! `valid_s` seconds since it was written, 60 at the most, by the guest's own clock: a host whose daemon is gone says
 //! nothing any more. The writer writes again in half of that time.
 //!
 //! The agent makes files that all may write (as [`crate::progress`] says), so whoever runs in the guest can write another text, and has the
@@ -25,7 +25,7 @@ use crate::root::{ReadError, Root, optional};
 /// Where the file is in the guest. `/run` belongs to root, so nobody else can make it there, or put another in its place.
 pub const PATH: &str = "/run/corefit-available";
 /// How long what is told counts, whatever the text says.
-pub const VALID: Duration = Duration::from_secs(20);
+pub const VALID: Duration = Duration::from_secs(60);
 /// pCPUs that can be told at the most.
 const MOST: f64 = 99_999.0;
 /// All texts are so long, the spaces at their end included.
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_anybody_in_the_guest_may_have_written_counts_no_longer_than_a_hosts_text() {
-        for (says, counts) in [(1, 1), (20, 20), (86_400, 20), (u64::MAX, 20)] {
+        for (says, counts) in [(1, 1), (60, 60), (86_400, 60), (u64::MAX, 60)] {
             let text = format!("corefit-available 1\ncpus 0.001\nvalid_s {says}");
             assert_eq!(parse(&text).map(|told| told.valid), Ok(Duration::from_secs(counts)));
         }
@@ -197,11 +197,11 @@ mod tests {
         let read = |age_s: u64| judge(&root, Some(Duration::from_secs(age_s)));
         assert_eq!(read(0), Ok(None));
         std::fs::write(&file, text(Some(Cpus(1.5)))).unwrap();
-        assert_eq!(read(20).unwrap().map(|told| told.value), Some(Cpus(1.5)));
-        let unread = read(60).unwrap_err();
-        assert!(unread.why.contains("written 60 s ago") && unread.what == What::Told, "{unread:?}");
+        assert_eq!(read(60).unwrap().map(|told| told.value), Some(Cpus(1.5)));
+        let unread = read(61).unwrap_err();
+        assert!(unread.why.contains("written 61 s ago") && unread.what == What::Told, "{unread:?}");
         std::fs::write(&file, text(None)).unwrap();
-        assert_eq!(read(60), Ok(None));
+        assert_eq!(read(61), Ok(None));
         std::fs::write(&file, "noise\n").unwrap();
         assert!(read(0).unwrap_err().why.starts_with("line 1: "));
     }

@@ -30,7 +30,7 @@ use corefit_core::{CpuSet, Time};
 use super::failpoint::reach;
 use super::journal::{Entry, Journal};
 use super::present;
-use again::TELL_AGAIN;
+use again::{TELL_AGAIN, same_but_told};
 pub(crate) use before::{changed, heed};
 use note::travels;
 #[cfg(test)]
@@ -232,14 +232,16 @@ impl Keeper {
         let mut turns: Vec<usize> = (0..actions.len()).collect();
         turns.sort_by_key(|at| self.untried.get(&key(&actions[*at])).copied().unwrap_or(u64::MAX));
         let mut results: Vec<Option<Result<Value, MachineError>>> = vec![None; actions.len()];
-        for (turn, at) in turns.iter().enumerate() {
+        let known = !self.journal.is_stale();
+        let told: Vec<bool> = actions.iter().map(|action| known && self.is_told(action)).collect();
+        for (turn, at) in turns.iter().enumerate().filter(|(_, at)| !told[**at]) {
             let late = self.ends() || turn > 0 && begun.elapsed() > self.budget / READING;
             results[*at] = if late { Some(Err(not_tried())) } else { self.intend(machine, &actions[*at]) };
         }
         let as_wanted = (0..actions.len()).filter(|at| matches!(results[*at], Some(Ok(_))));
         self.as_wanted = as_wanted.map(|at| key(&actions[at])).collect();
         let mut written = Ok(());
-        self.was_to_write = results.iter().any(Option::is_none);
+        self.was_to_write = results.iter().zip(&told).any(|(result, told)| result.is_none() && !told);
         if self.was_to_write {
             written = self.journal.write();
             self.refused = written.as_ref().err().map(|error| self.unwritable(&error.to_string()));
@@ -253,8 +255,9 @@ impl Keeper {
             });
             // Not for good: a disk is full until somebody makes room.
             let why = MachineError::Untried(self.unwritable(&error.to_string()));
-            let unwritten = results.iter_mut().filter(|result| result.is_none());
-            unwritten.for_each(|result| *result = Some(Err(why.clone())));
+            let unwritten =
+                results.iter_mut().zip(&told).filter(|(result, told)| result.is_none() && !**told);
+            unwritten.for_each(|(result, _)| *result = Some(Err(why.clone())));
         }
         let known: BTreeMap<_, &Entry> = before.iter().map(|entry| (entry.key(), entry)).collect();
         let (mut noted, mut called, mut uncalled) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
@@ -263,6 +266,7 @@ impl Keeper {
             let action = &actions[at];
             let ready = match self.ends() || turn > 0 && begun.elapsed() > self.budget {
                 true => Err(not_tried()),
+                false if told[at] => Ok(()),
                 false => {
                     let noted = noted.entry(&action.vm).or_insert_with(|| {
                         let noted = self.note(machine, &action.vm);
@@ -282,7 +286,10 @@ impl Keeper {
             let begins = if ready.is_ok() { &mut called } else { &mut uncalled };
             begins.insert(key(action));
             let was = known.get(&key(action)).copied();
-            results[at] = Some(ready.and_then(|()| self.change(machine, action, was, now)));
+            results[at] = Some(match ready {
+                Ok(()) if told[at] => self.tell(machine, action, now),
+                ready => ready.and_then(|()| self.change(machine, action, was, now)),
+            });
         }
         self.just_written.clone_from(&called);
         self.revert(&uncalled.difference(&called).cloned().collect(), &before);
@@ -296,6 +303,8 @@ impl Keeper {
         if before != self.journal.entries() || self.journal.is_stale() {
             // If that fails, the file knows what was intended, which is enough.
             let _ = self.journal.write();
+        }
+        if self.was_to_write || !same_but_told(&before, self.journal.entries()) {
             self.note_again(machine);
             self.take_notes_back(machine);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Policy, Why, each_vcpu};
-use corefit_core::machine::{HostEstimate, Lever, LeverKind, Value, VmId};
+use corefit_core::machine::{Activity, HostEstimate, Lever, LeverKind, Value, VmId};
 use corefit_core::{Cpus, Time};
 
 use super::journal::Entry;
@@ -16,6 +16,10 @@ const NEW: f64 = 0.3;
 const STEP: f64 = 0.25;
 /// What was told stands until what is available is so far from it.
 const DEADBAND: f64 = 0.2;
+/// A guest that rests, whose VM used and waited for fewer pCPUs than this, is told of a change once in so long: what there is for each of
+/// many guests that wake up by turns changes with each look. Once it does something it is told at the next look.
+const RESTS: f64 = 0.05;
+const RESTING: Duration = Duration::from_secs(30);
 /// Who did not hear it is told again after so long at first, twice as long each time, and so long at most: each time is written in the journal.
 const AGAIN: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
@@ -40,6 +44,8 @@ struct Known {
     /// Clearly less was available at the last look.
     fell: bool,
     told: Option<f64>,
+    /// When that was another one last.
+    told_at: Option<Time>,
     /// It was its turn to be told first.
     begun: bool,
     /// When it was told of more last.
@@ -57,12 +63,20 @@ impl Known {
             smooth,
             fell: false,
             told,
+            told_at: None,
             begun: told.is_some(),
             more_at: None,
             stands: false,
             rest: Duration::ZERO,
             not_before: Time(0),
         }
+    }
+
+    /// Whether it is told something, that was so lately, and nobody there does anything that what it is told is for.
+    fn is_calm(&self, did: Activity, at: Time) -> bool {
+        let rests = did.used.zip(did.waiting).is_some_and(|(used, waited)| used.0 + waited.0 < RESTS);
+        let lately = self.told_at.is_some_and(|then| at.0 >= then.0 && at.since(then) < RESTING);
+        rests && self.told.is_some() && lately
     }
 }
 
@@ -127,18 +141,19 @@ impl Telling {
             let pause = Duration::from_millis(policy.lever_ms);
             let soon = || known.more_at.is_some_and(|at| host.at.0 >= at.0 && host.at.since(at) < pause);
             let differs = |told: f64| (known.smooth - told).abs() >= DEADBAND && told != value;
-            let rests = host.at < known.not_before;
+            let not_yet = host.at < known.not_before || known.is_calm(vm.activity, host.at);
             if !known.begun {
                 known.begun = newcomers < self.newcomers;
                 newcomers += 1;
             }
             if known.begun
-                && !rests
+                && !not_yet
                 && known.told.is_none_or(|told| differs(told) && (value < told || !soon()))
             {
                 if known.told.is_some_and(|told| told < value) {
                     known.more_at = Some(host.at);
                 }
+                known.told_at = Some(host.at);
                 let from = known.told.replace(value).map(|told| Value::Told(Some(Cpus(told))));
                 let to = Value::Told(Some(Cpus(value)));
                 let why = if each < 1.0 {
@@ -177,7 +192,7 @@ mod tests {
     use super::*;
     use corefit_core::Quota;
     use corefit_core::entitle::Host;
-    use corefit_core::machine::{Activity, Classed, GuestView, Timeslices, VcpuState, VmEstimate, VmState};
+    use corefit_core::machine::{Classed, GuestView, Timeslices, VcpuState, VmEstimate, VmState};
 
     fn host(available: f64, used: Option<f64>) -> HostEstimate {
         let guest = Some(GuestView::default());
@@ -325,6 +340,33 @@ mod tests {
         // Somebody took some.
         assert_eq!(told(1.0, 1.5), Some(1.5));
         assert_eq!(told(1.0, 1.0), Some(1.0));
+    }
+
+    #[test]
+    fn a_guest_that_rests_is_told_rarely_and_once_it_does_something_at_once() {
+        let step = |telling: &mut Telling, second: u64, available: f64, did: (f64, Option<f64>)| {
+            let at = Time(second * 1_000_000_000);
+            let mut host = HostEstimate { at, ..host(available, Some(did.0)) };
+            host.vms[0].activity.waiting = did.1.map(Cpus);
+            !telling.step(&host, &Policy::default(), |_| false).is_empty()
+        };
+        let by_turns = |second: u64| if second / 5 % 2 == 0 { 0.5 } else { 2.0 };
+        let times = |did: (f64, Option<f64>)| {
+            let mut telling = Telling::default();
+            (0..120).filter(|second| step(&mut telling, *second, by_turns(*second), did)).count()
+        };
+        assert_eq!(times((0.01, Some(0.0))), 4);
+        // Who does something, or waits for a pCPU, or of whom that is not known, is told each time.
+        for did in [(0.2, Some(0.0)), (0.01, Some(0.2)), (0.01, None)] {
+            assert!(times(did) > 20, "{did:?}");
+        }
+        let mut telling = Telling::default();
+        let rests = (0.01, Some(0.0));
+        let told = [rests, rests, (0.9, Some(0.0))].map(|did| {
+            let second = u64::try_from(telling.known.len()).unwrap();
+            step(&mut telling, second, if second == 0 { 1.0 } else { 4.0 }, did)
+        });
+        assert_eq!(told, [true, false, true]);
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! What guests were told is told again, for it counts for some seconds only.
+//! What guests were told is told again, or told otherwise: it counts for a while only.
 
 use std::time::{Duration, Instant};
 
 use corefit_core::Time;
-use corefit_core::machine::{Act, Lever, VmId};
+use corefit_core::decide::Action;
+use corefit_core::machine::{Act, Lever, MachineError, Value, VmId};
 
 use super::Keeper;
 use crate::manage::journal::Entry;
 
-/// What guests are told is written again after so long, for it counts 20 s there; after half of that to who did not hear it.
-pub(super) const TELL_AGAIN: Duration = Duration::from_secs(10);
+/// What guests are told is written again after so long, for it counts 60 s there; after half of that to who did not hear it.
+pub(super) const TELL_AGAIN: Duration = Duration::from_secs(30);
 /// A guest that took longer than this to be told is left alone for so many times as long as it took.
 const SLOW: Duration = Duration::from_secs(1);
 const SLOW_RESTS: u32 = 10;
@@ -39,16 +40,69 @@ impl Keeper {
             if self.ends() || turn > 0 && begun.elapsed() >= self.budget {
                 break;
             }
-            let asked = Instant::now();
             // Whoever does not hear it falls back on what it sees itself, and may answer other questions.
-            let heard =
-                entry.wrote.last().is_some_and(|value| machine.set(&entry.vm, entry.lever, value).is_ok());
-            if heard {
-                self.late.remove(&entry.vm);
+            if let Some(value) = entry.wrote.last() {
+                let _ = self.say(machine, &entry.vm, value, now);
             }
-            self.told_at.insert(entry.vm.clone(), (now, rest(asked.elapsed(), heard)));
         }
     }
+
+    /// Whether a guest is only to be told something else: that it is told something stands in the journal, and whatever is in its file
+    /// is taken back by that. So nothing is asked or written before it, and its VM's note stays.
+    pub(super) fn is_told(&self, action: &Action) -> bool {
+        let is_it = |entry: &Entry| entry.lever == Lever::Told && !entry.pending && !self.owes(entry);
+        action.lever == Lever::Told && self.journal.entries_of(&action.vm).any(is_it)
+    }
+
+    /// Tells a guest something else: see [`Keeper::is_told`].
+    pub(super) fn tell(
+        &mut self,
+        machine: &mut dyn Act,
+        action: &Action,
+        now: Time,
+    ) -> Result<Value, MachineError> {
+        let said = self.say(machine, &action.vm, &action.to, now);
+        if let Some(entry) = self.journal.find(&action.vm, Lever::Told) {
+            match &said {
+                Ok(()) => entry.wrote = vec![action.to.clone()],
+                // It may come yet.
+                Err(MachineError::Gone(_)) => {
+                    entry.ours(action.to.clone());
+                    entry.pending = true;
+                }
+                Err(_) => {}
+            }
+        }
+        if matches!(said, Err(MachineError::Gone(_))) {
+            self.late.insert(action.vm.clone());
+        }
+        said.map(|()| action.to.clone())
+    }
+
+    fn say(
+        &mut self,
+        machine: &mut dyn Act,
+        vm: &VmId,
+        value: &Value,
+        now: Time,
+    ) -> Result<(), MachineError> {
+        let asked = Instant::now();
+        let said = machine.set(vm, Lever::Told, value);
+        if said.is_ok() {
+            self.late.remove(vm);
+        }
+        self.told_at.insert(vm.clone(), (now, rest(asked.elapsed(), said.is_ok())));
+        said
+    }
+}
+
+/// Whether two lists of settings say the same but for what guests are told.
+pub(super) fn same_but_told(a: &[Entry], b: &[Entry]) -> bool {
+    let same = |(a, b): (&Entry, &Entry)| {
+        let told = a.lever == Lever::Told && a.key() == b.key();
+        a == b || told && (&a.original, a.pending) == (&b.original, b.pending)
+    };
+    a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
 /// After how long a guest is told again that took so long: of those that take their time each uses up a tenth of it at most.
@@ -65,7 +119,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use corefit_core::Cpus;
-    use corefit_core::machine::{Machine, MachineError, Snapshot, Value};
+    use corefit_core::decide::Why;
+    use corefit_core::machine::{Machine, Snapshot, VmState};
 
     use super::*;
     use crate::manage::boot::Boot;
@@ -80,6 +135,8 @@ mod tests {
         slow: Duration,
         /// Who does not answer.
         silent: Option<VmId>,
+        /// How often something was read, or a note was made.
+        asked: u32,
     }
 
     impl Machine for Guests {
@@ -98,7 +155,13 @@ mod tests {
 
     impl Act for Guests {
         fn current(&mut self, _: &VmId, _: Lever) -> Result<Value, MachineError> {
+            self.asked += 1;
             Ok(Value::Told(None))
+        }
+
+        fn keep(&mut self, _: &VmId, _: Option<&str>) -> Result<(), MachineError> {
+            self.asked += 1;
+            Ok(())
         }
 
         fn set(&mut self, vm: &VmId, _: Lever, _: &Value) -> Result<(), MachineError> {
@@ -114,7 +177,7 @@ mod tests {
     /// Who of three hears it again at these seconds, in a budget, each of whom takes so long.
     fn heard(keeper: &mut Keeper, s: u64, budget: Duration, slow: Duration) -> Vec<String> {
         keeper.may_take(budget);
-        let mut guests = Guests { heard: BTreeSet::new(), slow, silent: None };
+        let mut guests = Guests { heard: BTreeSet::new(), slow, silent: None, asked: 0 };
         keeper.tell_again(&mut guests, (Time(s * 1_000_000_000), SECOND), |_| true);
         guests.heard.into_iter().map(|vm| vm.0).collect()
     }
@@ -135,9 +198,9 @@ mod tests {
         let [a, b] = ["a", "b"].map(|vm| VmId(vm.into()));
         keeper.late.insert(b.clone());
         // Who did not hear it is told again sooner, twice before it counts no more.
-        for (s, silent, late) in [(100, &b, vec![&b]), (104, &a, vec![&b]), (105, &a, vec![])] {
+        for (s, silent, late) in [(100, &b, vec![&b]), (114, &a, vec![&b]), (115, &a, vec![])] {
             let (heard, slow) = (BTreeSet::new(), Duration::ZERO);
-            let mut guests = Guests { heard, slow, silent: Some(silent.clone()) };
+            let mut guests = Guests { heard, slow, silent: Some(silent.clone()), asked: 0 };
             keeper.tell_again(&mut guests, (Time(s * 1_000_000_000), SECOND), |_| true);
             assert_eq!(keeper.late.iter().collect::<Vec<_>>(), late);
         }
@@ -146,11 +209,38 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
+    fn who_is_told_something_else_is_only_told_it_unless_he_did_not_hear_it() {
+        let (dir, mut keeper) = told();
+        keeper.journal.write().unwrap();
+        keeper.forget_earlier();
+        let [a, b] = ["a", "b"].map(|vm| VmId(vm.into()));
+        let mut guests =
+            Guests { heard: BTreeSet::new(), slow: Duration::ZERO, silent: Some(b.clone()), asked: 0 };
+        let tell = |keeper: &mut Keeper, guests: &mut Guests, vm: &VmId| {
+            let seen = VmState { id: vm.clone(), ..VmState::default() };
+            let why = Why::Available { available: Cpus(3.0) };
+            let action = Action::of(&seen, Lever::Told, None, Value::Told(Some(Cpus(3.0))), why);
+            keeper.apply(guests, &[action], Time(0)).remove(0).result
+        };
+        assert_eq!((tell(&mut keeper, &mut guests, &a), guests.asked), (Ok(Value::Told(Some(Cpus(3.0)))), 0));
+        assert!(matches!(tell(&mut keeper, &mut guests, &b), Err(MachineError::Gone(_))));
+        assert_eq!((guests.asked, &keeper.late), (0, &BTreeSet::from([b.clone()])));
+        let (_, entries) = Journal::found(dir.path(), &Boot::named("boot")).unwrap().unwrap();
+        let on_disk: Vec<_> = entries.iter().map(|entry| (entry.wrote.last(), entry.pending)).collect();
+        let [one, three] = [1.0, 3.0].map(|cpus| Value::Told(Some(Cpus(cpus))));
+        assert_eq!(on_disk, [(Some(&three), false), (Some(&three), true), (Some(&one), false)]);
+        assert!(
+            tell(&mut keeper, &mut guests, &b).is_err() && guests.asked > 0,
+            "what came of it is not known"
+        );
+    }
+
+    #[test]
     fn where_there_is_no_time_for_all_each_guest_has_its_turn() {
         let (_dir, mut keeper) = told();
         assert_eq!(heard(&mut keeper, 100, LONG, Duration::ZERO), ["a", "b", "c"]);
-        assert_eq!(heard(&mut keeper, 109, LONG, Duration::ZERO), [""; 0], "it still counts");
-        for (s, one) in [(110, "a"), (120, "b"), (130, "c"), (140, "a")] {
+        assert_eq!(heard(&mut keeper, 129, LONG, Duration::ZERO), [""; 0], "it still counts");
+        for (s, one) in [(130, "a"), (140, "b"), (150, "c"), (160, "a")] {
             assert_eq!(heard(&mut keeper, s, Duration::ZERO, Duration::ZERO), [one]);
         }
         assert_eq!(heard(&mut keeper, 50, LONG, Duration::ZERO), ["a", "b", "c"], "the clock was set back");
@@ -158,11 +248,12 @@ mod tests {
 
     #[test]
     fn with_rare_looks_nobody_is_told_later_than_after_half_of_the_time_that_it_counts() {
-        for (interval, times) in [(1, 6), (6, 10), (9, 6), (10, 6)] {
+        for (interval, times) in [(1, 6), (6, 6), (9, 7), (10, 6)] {
             let (_dir, mut keeper) = told();
             let mut told = 0;
-            for look in 0..60 / interval {
-                let mut guests = Guests { heard: BTreeSet::new(), slow: Duration::ZERO, silent: None };
+            for look in 0..180 / interval {
+                let mut guests =
+                    Guests { heard: BTreeSet::new(), slow: Duration::ZERO, silent: None, asked: 0 };
                 // Each comes a little sooner after the last one.
                 let now = Time((100 + look * interval) * 1_000_000_000 - look * 1_000_000);
                 keeper.tell_again(&mut guests, (now, Duration::from_secs(interval)), |_| true);
@@ -177,7 +268,7 @@ mod tests {
         let (_dir, mut keeper) = told();
         let slow = SLOW + Duration::from_millis(100);
         assert_eq!(heard(&mut keeper, 100, Duration::ZERO, slow), ["a"]);
-        for (s, who) in [(105, &["b", "c"][..]), (110, &[]), (112, &["a"]), (115, &["b", "c"])] {
+        for (s, who) in [(105, &["b", "c"][..]), (110, &[]), (112, &["a"]), (135, &["b", "c"])] {
             assert_eq!(heard(&mut keeper, s, LONG, Duration::ZERO), who);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
-use corefit_core::{CpuId, CpuSet, Time};
+use corefit_core::{CpuId, CpuSet, Cpus, Time};
 use serde::{Deserialize, Serialize};
 
 use super::{Keeper, grown, in_parts, is_guests, is_ours, may_shrink, same, undo, without_burst};
@@ -33,10 +33,16 @@ pub(in crate::manage) struct Setting {
 /// The most settings of a VM, by far: of a whole one and its plugged-out vCPUs, and of each vCPU.
 const OF_ALL: usize = 256;
 const OF_EACH: usize = 16;
+/// What a note says that a guest is told, whatever that is: who takes it over tells it what it gets there.
+const TOLD: Cpus = Cpus(1.0);
 
 impl Setting {
     fn of(entry: &Entry, original: Value, by_guest: bool) -> Setting {
-        let mut wrote = entry.wrote.clone();
+        let mut wrote = match entry.lever {
+            // It changes all the time, and whatever it is now is taken back.
+            Lever::Told => vec![Value::Told(Some(TOLD))],
+            _ => entry.wrote.clone(),
+        };
         wrote.dedup();
         if in_parts(entry.lever) && !entry.pending {
             wrote.extend(entry.wrote.last().cloned());
