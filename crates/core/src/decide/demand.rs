@@ -418,7 +418,7 @@ mod tests {
         assert_eq!([of(0, 950), of(0, 1000), of(50, 0)], [1.0, 1.0, 0.05]);
     }
 
-    /// A guest is asked every 5 s or, while it rests, 15.
+    /// A guest is asked every 5 s or, while it rests, 30.
     #[test]
     fn what_a_guest_does_after_a_rest_is_not_spread_over_the_rest() {
         let after = |s: u64| {
@@ -438,10 +438,10 @@ mod tests {
             monitor(before.vms.first(), &seen.vms[0], Duration::from_secs(1)).unwrap().utilisation
         };
         assert!(
-            (after(5) - 0.16).abs() < 1e-9 && (after(15) - 0.8).abs() < 1e-9,
+            (after(5) - 0.16).abs() < 1e-9 && (after(30) - 0.8).abs() < 1e-9,
             "{} {}",
             after(5),
-            after(15)
+            after(30)
         );
     }
 

@@ -52,7 +52,7 @@ pub use sys::end;
 pub struct Options {
     /// How long one observation may take.
     pub timeout: Duration,
-    /// How often each guest agent is asked, that of a guest that rests a third as often; `None`: never, and libvirtd is only ever asked
+    /// How often each guest agent is asked, that of a guest that rests a sixth as often; `None`: never, and libvirtd is only ever asked
     /// for reading. Costs libvirtd about a millisecond for each time and VM.
     pub guests: Option<Duration>,
 }
