@@ -159,6 +159,11 @@ impl Journal {
         self.content.entries != self.on_disk
     }
 
+    /// Whether the file says that a setting is changed, whatever to.
+    pub(crate) fn is_on_disk(&self, vm: &VmId, lever: Lever) -> bool {
+        self.on_disk.iter().any(|entry| entry.lever == lever && entry.vm == *vm)
+    }
+
     /// Has on disk what is here, which costs nothing where it is so already.
     pub(crate) fn save(&mut self) -> io::Result<()> {
         if self.is_stale() { self.write() } else { Ok(()) }

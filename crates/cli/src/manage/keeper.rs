@@ -7,7 +7,7 @@
 //!
 //! A setting is ours as long as it has a value that we wrote, or read back after writing. What is not ours any
 //! more is never written again, and not put back. A batch costs the journal one write before its changes and one
-//! after them.
+//! after them. What a guest is told is ours whatever it is, and of another one only the write is done (`again.rs`).
 
 mod again;
 mod before;
@@ -232,8 +232,7 @@ impl Keeper {
         let mut turns: Vec<usize> = (0..actions.len()).collect();
         turns.sort_by_key(|at| self.untried.get(&key(&actions[*at])).copied().unwrap_or(u64::MAX));
         let mut results: Vec<Option<Result<Value, MachineError>>> = vec![None; actions.len()];
-        let known = !self.journal.is_stale();
-        let told: Vec<bool> = actions.iter().map(|action| known && self.is_told(action)).collect();
+        let told: Vec<bool> = actions.iter().map(|action| self.is_told(action)).collect();
         for (turn, at) in turns.iter().enumerate().filter(|(_, at)| !told[**at]) {
             let late = self.ends() || turn > 0 && begun.elapsed() > self.budget / READING;
             results[*at] = if late { Some(Err(not_tried())) } else { self.intend(machine, &actions[*at]) };
@@ -483,7 +482,7 @@ impl Keeper {
             // It never was that.
             self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
         }
-        if told {
+        if told && !refused {
             self.told_at.insert(vm.clone(), (now, TELL_AGAIN));
         }
         // What came out in part is told as what it is; what did not come at all, as the error.

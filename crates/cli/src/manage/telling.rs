@@ -124,6 +124,10 @@ impl Telling {
             let each = each_vcpu(vm);
             let available = pcpus.0 / each;
             let known = self.known.entry(seen.id.clone()).or_insert_with(|| Known::new(available, None));
+            if !known.stands {
+                // It may have booted meanwhile, or what it was told counts no more.
+                known.told = known.told.filter(|_| known.told_at.is_none());
+            }
             let available = if tries(&seen.id) { available.max(known.smooth) } else { available };
             known.stands = true;
             if known.told.is_some() {
@@ -325,6 +329,17 @@ mod tests {
     }
 
     #[test]
+    fn who_was_silent_in_between_is_told_again() {
+        let mut telling = Telling::default();
+        let mut step = |answers: bool| {
+            let mut host = host(2.0, Some(0.0));
+            host.vms[0].seen.guest = answers.then(GuestView::default);
+            !telling.step(&host, &Policy::default(), |_| false).is_empty()
+        };
+        assert_eq!([true, true, false, true, true].map(&mut step), [true, false, false, true, false]);
+    }
+
+    #[test]
     fn less_than_was_used_is_told_once_two_looks_say_so() {
         let mut telling = Telling::default();
         let mut told = |available, used| told_while(&mut telling, available, Some(used));
@@ -350,7 +365,7 @@ mod tests {
             host.vms[0].activity.waiting = did.1.map(Cpus);
             !telling.step(&host, &Policy::default(), |_| false).is_empty()
         };
-        let by_turns = |second: u64| if second / 5 % 2 == 0 { 0.5 } else { 2.0 };
+        let by_turns = |second: u64| if (second / 5).is_multiple_of(2) { 0.5 } else { 2.0 };
         let times = |did: (f64, Option<f64>)| {
             let mut telling = Telling::default();
             (0..120).filter(|second| step(&mut telling, *second, by_turns(*second), did)).count()

@@ -16,7 +16,7 @@ const LONGEST_MS: u64 = 86_400_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// Between two looks, ms; from 50 to 10,000, for what guests say counts 15 s, and what they are told 20 s.
+    /// Between two looks, ms; from 50 to 10,000, for what guests say counts 15 s, and what they are told 60 s.
     pub interval_ms: u64,
     /// What a VM is going to want.
     pub demand: Forecast,

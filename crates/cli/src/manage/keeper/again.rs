@@ -27,8 +27,9 @@ impl Keeper {
     ) {
         let begun = Instant::now();
         let due = |entry: &&Entry| {
+            // What somebody else told, who changed it before, is not said again.
             let known = self.told_at.get(&entry.vm);
-            let due = known.is_none_or(|(at, rest)| now < *at || now.since(*at) + next > *rest);
+            let due = known.is_some_and(|(at, rest)| now < *at || now.since(*at) + next > *rest);
             let managed = stands(&entry.vm) && !self.released.contains_key(&entry.key());
             entry.lever == Lever::Told && managed && due
         };
@@ -47,11 +48,14 @@ impl Keeper {
         }
     }
 
-    /// Whether a guest is only to be told something else: that it is told something stands in the journal, and whatever is in its file
-    /// is taken back by that. So nothing is asked or written before it, and its VM's note stays.
+    /// Whether a guest is only to be told something else: that it is told something stands in the journal, on disk, and in its VM's note, if it
+    /// can have one, and whatever is in its file is taken back by that. So nothing is asked or written before it.
     pub(super) fn is_told(&self, action: &Action) -> bool {
         let is_it = |entry: &Entry| entry.lever == Lever::Told && !entry.pending && !self.owes(entry);
-        action.lever == Lever::Told && self.journal.entries_of(&action.vm).any(is_it)
+        action.lever == Lever::Told
+            && self.journal.entries_of(&action.vm).any(is_it)
+            && !self.mute.contains(&action.vm)
+            && self.journal.is_on_disk(&action.vm, action.lever)
     }
 
     /// Tells a guest something else: see [`Keeper::is_told`].
@@ -107,11 +111,8 @@ pub(super) fn same_but_told(a: &[Entry], b: &[Entry]) -> bool {
 
 /// After how long a guest is told again that took so long: of those that take their time each uses up a tenth of it at most.
 fn rest(took: Duration, heard: bool) -> Duration {
-    match (took > SLOW, heard) {
-        (true, _) => SLOW_RESTS * took,
-        (false, true) => TELL_AGAIN,
-        (false, false) => TELL_AGAIN / 2,
-    }
+    let usual = if heard { TELL_AGAIN } else { TELL_AGAIN / 2 };
+    if took > SLOW { usual.max(SLOW_RESTS * took) } else { usual }
 }
 
 #[cfg(test)]
@@ -189,7 +190,9 @@ mod tests {
             let (original, wrote) = (Value::Told(None), vec![Value::Told(Some(Cpus(1.0)))]);
             journal.add(Entry { lever: Lever::Told, original, wrote, ..entry(vm) });
         }
-        (dir, Keeper::new(journal, Duration::from_secs(60)))
+        let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+        keeper.told_at = ["a", "b", "c"].map(|vm| (VmId(vm.into()), (Time(0), TELL_AGAIN))).into();
+        (dir, keeper)
     }
 
     #[test]
@@ -208,31 +211,51 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    /// Tells it 3 CPUs, or more; what came of it, and how often something was read, or a note was made.
+    fn tell(keeper: &mut Keeper, guests: &mut Guests, vm: &VmId, cpus: f64) -> (bool, u32) {
+        let seen = VmState { id: vm.clone(), ..VmState::default() };
+        let why = Why::Available { available: Cpus(cpus) };
+        let action = Action::of(&seen, Lever::Told, None, Value::Told(Some(Cpus(cpus))), why);
+        guests.asked = 0;
+        let result = keeper.apply(guests, &[action], Time(0)).remove(0).result;
+        (result.is_ok(), guests.asked)
+    }
+
     #[test]
-    fn who_is_told_something_else_is_only_told_it_unless_he_did_not_hear_it() {
+    fn who_is_told_something_else_is_only_told_it_unless_he_did_not_hear_it_or_has_no_note() {
         let (dir, mut keeper) = told();
         keeper.journal.write().unwrap();
         keeper.forget_earlier();
-        let [a, b] = ["a", "b"].map(|vm| VmId(vm.into()));
+        let [a, b, c] = ["a", "b", "c"].map(|vm| VmId(vm.into()));
         let mut guests =
             Guests { heard: BTreeSet::new(), slow: Duration::ZERO, silent: Some(b.clone()), asked: 0 };
-        let tell = |keeper: &mut Keeper, guests: &mut Guests, vm: &VmId| {
-            let seen = VmState { id: vm.clone(), ..VmState::default() };
-            let why = Why::Available { available: Cpus(3.0) };
-            let action = Action::of(&seen, Lever::Told, None, Value::Told(Some(Cpus(3.0))), why);
-            keeper.apply(guests, &[action], Time(0)).remove(0).result
-        };
-        assert_eq!((tell(&mut keeper, &mut guests, &a), guests.asked), (Ok(Value::Told(Some(Cpus(3.0)))), 0));
-        assert!(matches!(tell(&mut keeper, &mut guests, &b), Err(MachineError::Gone(_))));
-        assert_eq!((guests.asked, &keeper.late), (0, &BTreeSet::from([b.clone()])));
+        assert_eq!(tell(&mut keeper, &mut guests, &a, 3.0), (true, 0));
+        assert_eq!(tell(&mut keeper, &mut guests, &b, 3.0), (false, 0));
+        assert_eq!(keeper.late, BTreeSet::from([b.clone()]));
         let (_, entries) = Journal::found(dir.path(), &Boot::named("boot")).unwrap().unwrap();
         let on_disk: Vec<_> = entries.iter().map(|entry| (entry.wrote.last(), entry.pending)).collect();
         let [one, three] = [1.0, 3.0].map(|cpus| Value::Told(Some(Cpus(cpus))));
         assert_eq!(on_disk, [(Some(&three), false), (Some(&three), true), (Some(&one), false)]);
-        assert!(
-            tell(&mut keeper, &mut guests, &b).is_err() && guests.asked > 0,
-            "what came of it is not known"
-        );
+        let (came, asked) = tell(&mut keeper, &mut guests, &b, 3.0);
+        assert!(!came && asked > 0, "what came of it is not known");
+        keeper.mute.insert(c.clone());
+        let (came, asked) = tell(&mut keeper, &mut guests, &c, 3.0);
+        assert!(came && asked > 0 && keeper.mute.is_empty(), "its VM carries a note now");
+        assert_eq!(tell(&mut keeper, &mut guests, &c, 4.0), (true, 0));
+    }
+
+    #[test]
+    fn who_is_told_something_is_told_something_else_where_the_journal_cannot_be_written_and_no_other_is() {
+        let (dir, mut keeper) = told();
+        keeper.journal.write().unwrap();
+        keeper.forget_earlier();
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        let mut guests = Guests { heard: BTreeSet::new(), slow: Duration::ZERO, silent: None, asked: 0 };
+        for cpus in [3.0, 4.0] {
+            assert_eq!(tell(&mut keeper, &mut guests, &VmId("a".into()), cpus), (true, 0));
+        }
+        assert!(!tell(&mut keeper, &mut guests, &VmId("other".into()), 3.0).0);
+        assert_eq!(guests.heard, BTreeSet::from([VmId("a".into())]));
     }
 
     #[test]
@@ -264,12 +287,16 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_takes_its_time_is_left_alone_for_ten_times_as_long() {
+    fn a_guest_that_takes_its_time_is_told_no_sooner_and_takes_up_a_tenth_of_it() {
+        let rests = [(10, true), (1100, true), (1100, false), (2000, false), (4000, true)];
+        let rests = rests.map(|(ms, heard)| rest(Duration::from_millis(ms), heard).as_secs());
+        assert_eq!(rests, [30, 30, 15, 20, 40]);
+    }
+
+    #[test]
+    fn what_somebody_else_told_it_before_is_not_said_again() {
         let (_dir, mut keeper) = told();
-        let slow = SLOW + Duration::from_millis(100);
-        assert_eq!(heard(&mut keeper, 100, Duration::ZERO, slow), ["a"]);
-        for (s, who) in [(105, &["b", "c"][..]), (110, &[]), (112, &["a"]), (135, &["b", "c"])] {
-            assert_eq!(heard(&mut keeper, s, LONG, Duration::ZERO), who);
-        }
+        keeper.told_at.remove(&VmId("b".into()));
+        assert_eq!(heard(&mut keeper, 100, LONG, Duration::ZERO), ["a", "c"]);
     }
 }
