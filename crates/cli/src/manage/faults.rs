@@ -173,11 +173,12 @@ impl Story {
             return;
         }
         self.machine.begins();
-        let (dir, machine, budget) = (self.dir.clone(), &mut self.machine, self.budget);
+        let (dir, machine, budget, now) = (self.dir.clone(), &mut self.machine, self.budget, self.now);
         let started = until_killed(kill, move || {
             let journal = Journal::open(&dir, "faulty", &Boot::named("boot"))?;
             let mut keeper = Keeper::new(journal, budget);
-            if let Ok(snapshot) = machine.observe() {
+            if let Ok(mut snapshot) = machine.observe() {
+                snapshot.at = now;
                 keeper.restore(machine, &snapshot);
             }
             anyhow::Ok(keeper)

@@ -69,8 +69,9 @@ pub(crate) struct Keeper {
     unsaid: Vec<String>,
     /// What an earlier run left, or a VM brought, and this one has not written: nobody here decides that. At the end everything.
     earlier: BTreeSet<(VmId, Lever)>,
-    /// VMs that came while vCPUs of theirs were on their way, and when: since when their guests were asked nobody here knows.
-    brought: BTreeMap<VmId, Time>,
+    /// VMs of which another run left something, here or elsewhere, and the first look at that: when it asked their guests for vCPUs nobody
+    /// here knows.
+    left: BTreeMap<VmId, Option<Time>>,
     /// What nobody manages any more, when it was last tried to put it back, and after how long it is again.
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
     /// Guests that did not answer when they were asked last.
@@ -88,9 +89,8 @@ pub(crate) struct Keeper {
     groups: BTreeSet<VmId>,
     /// All of this host.
     pcpus: CpuSet,
-    /// Why the last batch that was to be written was not, and whether the last one was to be.
+    /// Why the last batch was not written, if it was to be.
     refused: Option<String>,
-    was_to_write: bool,
     /// How long one batch may take.
     budget: Duration,
     /// Set as soon as the daemon is to end: then nothing new is begun, but for putting back.
@@ -100,9 +100,9 @@ pub(crate) struct Keeper {
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| entry.key()).collect();
+        let left = journal.entries().iter().map(|entry| (entry.vm.clone(), None)).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
-        let (strays, pcpus, anew) = Default::default();
-        let (heard, brought) = Default::default();
+        let (strays, pcpus, anew, heard) = Default::default();
         let (untried, batches, as_wanted, just_written, groups) = Default::default();
         Keeper {
             journal,
@@ -116,7 +116,7 @@ impl Keeper {
             mute,
             unsaid,
             earlier,
-            brought,
+            left,
             released,
             heard,
             late,
@@ -127,7 +127,6 @@ impl Keeper {
             groups,
             pcpus,
             refused: None,
-            was_to_write: false,
             budget,
             ends: Arc::default(),
         }
@@ -205,9 +204,6 @@ impl Keeper {
     /// of a batch does not.)
     pub(crate) fn unwritten(&mut self) -> Option<String> {
         let now = self.journal.unwritten().map(str::to_owned);
-        if now.is_none() && !self.was_to_write {
-            self.refused = None;
-        }
         self.refused.clone().or_else(|| Some(self.unwritable(&now?)))
     }
 
@@ -240,20 +236,20 @@ impl Keeper {
         let as_wanted = (0..actions.len()).filter(|at| matches!(results[*at], Some(Ok(_))));
         self.as_wanted = as_wanted.map(|at| key(&actions[at])).collect();
         let mut written = Ok(());
-        self.was_to_write = results.iter().zip(&told).any(|(result, told)| result.is_none() && !told);
-        if self.was_to_write {
+        let writes = results.iter().zip(&told).any(|(result, told)| result.is_none() && !told);
+        if writes {
             written = self.journal.write();
-            self.refused = written.as_ref().err().map(|error| self.unwritable(&error.to_string()));
             reach("journaled");
         }
-        if let Err(error) = written {
+        self.refused = written.err().map(|error| self.unwritable(&error.to_string()));
+        if let Some(why) = self.refused.clone() {
             self.journal.replace(before.clone());
             // What was found to be somebody else's just now is so all the same.
             self.journal.retain(|entry| {
                 !self.theirs.contains_key(&entry.key()) && !self.put_back.contains(&entry.key())
             });
             // Not for good: a disk is full until somebody makes room.
-            let why = MachineError::Untried(self.unwritable(&error.to_string()));
+            let why = MachineError::Untried(why);
             let unwritten =
                 results.iter_mut().zip(&told).filter(|(result, told)| result.is_none() && !**told);
             unwritten.for_each(|(result, _)| *result = Some(Err(why.clone())));
@@ -303,7 +299,7 @@ impl Keeper {
             // If that fails, the file knows what was intended, which is enough.
             let _ = self.journal.write();
         }
-        if self.was_to_write || !same_but_told(&before, self.journal.entries()) {
+        if writes || !same_but_told(&before, self.journal.entries()) {
             self.note_again(machine);
             self.take_notes_back(machine);
         }
@@ -431,10 +427,6 @@ impl Keeper {
             return Err(error);
         }
         self.earlier.remove(&(vm.clone(), *lever));
-        // From now on the machine knows.
-        if *lever == Lever::Online && done.is_ok() {
-            self.brought.remove(vm);
-        }
         reach("written");
         let read = machine.current(vm, *lever);
         let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
@@ -523,24 +515,22 @@ impl Keeper {
         for entry in self.journal.entries_mut().iter_mut().filter(|entry| entry.pending) {
             let Some(to) = entry.wrote.last().cloned() else { continue };
             let Some(vm) = snapshot.vms.iter().find(|seen| seen.id == entry.vm) else { continue };
-            let came = self.brought.get(&entry.vm).filter(|_| entry.lever == Lever::Online);
-            let brought = came.map(|came| snapshot.at.since(*came) < LETS_GO);
+            let left = self.left.get_mut(&entry.vm).filter(|_| entry.lever == Lever::Online);
+            let left = left.map(|since| snapshot.at.since(*since.get_or_insert(snapshot.at)));
             let seen = match entry.lever {
                 Lever::Online if self.late.contains(&entry.vm) || !in_time() => continue,
                 Lever::Online => Some(Value::Vcpus(vm.online())),
                 lever if by_call(lever) && !vm.is_group() => present::of(vm, lever),
                 _ => continue,
             };
-            // Nothing came of what was asked for elsewhere, and nothing will.
-            let original = entry.original.clone();
-            let never = brought == Some(false) && seen.as_ref().is_some_and(|seen| same(seen, &original));
+            // Nothing came of what another run asked for, and nothing will.
+            let is_over = left.is_some_and(|left| left >= LETS_GO);
+            let never = is_over && seen.as_ref().is_some_and(|seen| same(seen, &entry.original));
             if !never && seen.is_some_and(|seen| !same(&seen, &to)) {
                 continue;
             }
-            // Of what an earlier run asked for nobody knows how long the guest may yet let go, nor for a minute of what one elsewhere did.
-            let unknown = brought.unwrap_or_else(|| self.earlier.contains(&entry.key()));
-            let may_go = unknown || machine.lets_go(&entry.vm).is_some();
-            let to = if never && !may_go { original } else { to };
+            let may_go = left.is_some() && !is_over || machine.lets_go(&entry.vm).is_some();
+            let to = if never { entry.original.clone() } else { to };
             // A look may be of before it was asked, and does not tell everything.
             match machine.current(&entry.vm, entry.lever) {
                 Ok(now) if !same(&now, &to) => {}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
-use corefit_core::{CpuId, CpuSet, Cpus, Time};
+use corefit_core::{CpuId, CpuSet, Cpus};
 use serde::{Deserialize, Serialize};
 
 use super::{Keeper, grown, in_parts, is_guests, is_ours, may_shrink, same, undo, without_burst};
@@ -197,6 +197,9 @@ impl Keeper {
             // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
             // last of them.
             let is_news = self.kept.insert(vm.id.clone(), text.clone()).is_none();
+            if is_news {
+                self.left.entry(vm.id.clone()).or_default();
+            }
             if note.settings.iter().any(Setting::by_guest) {
                 machine.goes_by_guest(&vm.id);
                 self.journal.goes_by_guest(&vm.id);
@@ -204,8 +207,7 @@ impl Keeper {
             for setting in note.settings {
                 systemd::goes_on();
                 if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {
-                    let news = is_news.then_some(snapshot.at);
-                    notes.extend(self.take_over(machine, vm, (setting, news), &nodes, in_time));
+                    notes.extend(self.take_over(machine, vm, (setting, is_news), &nodes, in_time));
                 }
             }
         }
@@ -272,7 +274,7 @@ impl Keeper {
         self.told_at.retain(|vm, _| stays(vm));
         self.mute.retain(|vm| stays(vm));
         self.late.retain(|vm| stays(vm));
-        self.brought.retain(|vm, _| stays(vm));
+        self.left.retain(|vm, _| stays(vm));
         before - self.journal.entries().len()
     }
 
@@ -292,12 +294,12 @@ impl Keeper {
         may_yet
     }
 
-    /// A setting that a VM carries, and when it came with that, if it was news.
+    /// A setting that a VM carries, and whether that is news.
     fn take_over(
         &mut self,
         machine: &mut dyn Act,
         vm: &VmState,
-        (setting, news): (Setting, Option<Time>),
+        (setting, is_news): (Setting, bool),
         nodes: &CpuSet,
         in_time: &dyn Fn() -> bool,
     ) -> Option<String> {
@@ -322,7 +324,7 @@ impl Keeper {
             entry = found;
         }
         // Its guest may yet let go of what it was asked for.
-        let may_go = |current: &Value| news.is_some() && entry.pending && may_shrink(&entry, current);
+        let may_go = |current: &Value| is_news && may_shrink(&entry, current);
         let no_more =
             |current: &Value| same(current, &entry.original) && !may_go(current) || !is_ours(&entry, current);
         if current.as_ref().is_some_and(no_more) {
@@ -346,9 +348,6 @@ impl Keeper {
             LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice
         ) {
             self.earlier.insert(entry.key());
-        }
-        if let (Lever::Online, true, Some(at)) = (entry.lever, entry.pending, news) {
-            self.brought.insert(entry.vm.clone(), at);
         }
         self.journal.add(entry);
         Some(note)
