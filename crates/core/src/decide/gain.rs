@@ -1,7 +1,8 @@
 //! Whether weights brought something to those who were to get more by them.
 //!
 //! ```text
-//!            a minute with more weight          one of them gained
+//!    ┌──────────────────────── ten minutes later ───────────────────────┐
+//!    ▼       a minute with more weight          one of them gained      │
 //! Watching ─────────────────────────────▶ judged ────────────────────▶ it stays
 //!    ▲                                      │ none did                    ▲
 //!    └── rests, twice as long each time ◀───┴── a minute of that: less ───┘
@@ -33,7 +34,8 @@ const OTHER: f64 = 0.25;
 /// Who gets this part of what it wants lacks nothing, and who wants less than so many pCPUs is idle. Ours.
 const ALL: f64 = 0.95;
 const IDLE: f64 = 0.1;
-/// How long weights that brought nothing rest at first; looks from before a pause as long say nothing any more. Ours.
+/// How long weights that brought nothing rest at first, and those stay that brought something; looks from before a pause as long say nothing
+/// any more. Ours.
 const FIRST_REST: Duration = Duration::from_secs(600);
 
 /// What weights brought to each VM.
@@ -71,6 +73,8 @@ pub struct Brought {
 #[derive(Clone, Copy, Debug, Default)]
 struct Gain {
     by: By,
+    /// Since when it has other siblings than that says.
+    others: Option<Time>,
     vcpus: usize,
     weight: f64,
     /// When that was seen to change last.
@@ -96,25 +100,28 @@ struct Gain {
 /// What counts for what a VM is to get: if that changes, all begins anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct By {
+    own: Own,
+    /// How many there are, and its part of all weights before these were ours: one of them may be away for a moment.
+    siblings: usize,
+    base: f64,
+}
+
+/// What of that has nothing to do with its siblings.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Own {
     priority: i32,
     guaranteed: f64,
     most: f64,
-    siblings: usize,
-    /// Its part of all weights before these were ours.
-    base: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Found {
     #[default]
     Open,
-    Gained,
+    /// It is judged anew then.
+    Gained { until: Time },
     /// More is not tried before that; and whether it was compared with what came of that then.
-    Nothing {
-        brought: Brought,
-        until: Time,
-        compared: bool,
-    },
+    Nothing { brought: Brought, until: Time, compared: bool },
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -163,12 +170,12 @@ impl Gains {
         let all: f64 = group.iter().filter_map(|vm| wants(vm.of(seen))).sum();
         for vm in group {
             let Some(gain) = self.vms.get_mut(vm.id) else { continue };
-            gain.begin(By::of(vm, group), vm.granted.pcpus, (seen.at, seen.over), policy);
+            let same = gain.begin(By::of(vm, group), vm.granted.pcpus, (seen.at, seen.over), policy);
             let more = vm.rises(vm.now, policy);
-            let more = (whole && (as_before || more)).then_some(more);
+            let more = (same && whole && (as_before || more)).then_some(more);
             let others = all - wants(vm.of(seen)).unwrap_or(0.0);
             gain.look(vm.of(seen), others, more, (seen.at, seen.over));
-            gain.was_wrong(policy);
+            gain.was_wrong(seen.at, policy);
         }
         if !group.iter().any(|vm| vm.promised) {
             self.judge(group, seen.at, policy);
@@ -186,10 +193,11 @@ impl Gains {
         let judged: Vec<_> = judged.collect();
         for (id, _, verdict) in &judged {
             if let (Some((true, _)), Some(gain)) = (verdict, self.vms.get_mut(*id)) {
-                gain.found = Found::Gained;
+                gain.gained(at);
             }
         }
-        let gained = |vm: &Member<'_>| matches!(self.vms.get(vm.id), Some(Gain { found: Found::Gained, .. }));
+        let gained =
+            |vm: &Member<'_>| matches!(self.vms.get(vm.id), Some(Gain { found: Found::Gained { .. }, .. }));
         if rising().any(gained) {
             return;
         }
@@ -228,7 +236,7 @@ impl Gains {
         }
         let mut found = None;
         for vm in group.iter().filter(|vm| vm.rises(vm.to, policy)) {
-            let gain = self.vms.get(vm.id).filter(|gain| gain.by.is(&By::of(vm, group), policy))?;
+            let gain = self.vms.get(vm.id).filter(|gain| gain.by.own == By::of(vm, group).own)?;
             // Who gained, or is not judged yet, keeps what it has.
             let brought = gain.rests(vm.granted.pcpus, at)?;
             found = found.or(Some((vm.granted.number, brought, gain.rest)));
@@ -251,18 +259,22 @@ impl Member<'_> {
 impl By {
     fn of(vm: &Member<'_>, group: &[Member<'_>]) -> By {
         let Granted { priority, guaranteed, most, .. } = vm.granted;
-        By { priority, guaranteed, most, siblings: group.len(), base: vm.base }
+        By { own: Own { priority, guaranteed, most }, siblings: group.len(), base: vm.base }
     }
 
-    fn is(&self, other: &By, policy: &Policy) -> bool {
-        let base = (self.base - other.base).abs() <= policy.deadband * self.base;
-        base && By { base: other.base, ..*self } == *other
+    fn has_siblings_of(&self, other: &By, policy: &Policy) -> bool {
+        self.siblings == other.siblings && (self.base - other.base).abs() <= policy.deadband * self.base
     }
 }
 
 impl Gain {
-    fn begin(&mut self, by: By, granted: u32, (at, over): (Time, Duration), policy: &Policy) {
-        if !self.by.is(&by, policy) {
+    /// A look; whether its siblings are those of before. Where some are others than for a moment, or it is to get another part itself, all
+    /// begins anew.
+    fn begin(&mut self, by: By, granted: u32, (at, over): (Time, Duration), policy: &Policy) -> bool {
+        let same = self.by.has_siblings_of(&by, policy);
+        self.others = (!same).then_some(self.others.unwrap_or(at));
+        let is_over = self.by.siblings == 0 || self.others.is_some_and(|since| at.since(since) >= WATCH);
+        if self.by.own != by.own || is_over {
             let Gain { vcpus, weight, moved, rest, .. } = *self;
             *self = Gain { by, vcpus, weight, moved, rest, ..Gain::default() };
         }
@@ -274,9 +286,20 @@ impl Gain {
             self.counted = None;
         }
         self.last = at;
-        if matches!(self.found, Found::Nothing { .. }) && self.rests(granted, at).is_none() {
+        let is_open = match self.found {
+            Found::Open => false,
+            Found::Gained { until } => at >= until,
+            Found::Nothing { .. } => self.rests(granted, at).is_none(),
+        };
+        if is_open {
             (self.found, self.with) = (Found::Open, Looks::default());
         }
+        self.others.is_none()
+    }
+
+    /// More weight brought something: that stays, till it is judged anew.
+    fn gained(&mut self, at: Time) {
+        self.found = Found::Gained { until: at + FIRST_REST };
     }
 
     /// A look, with the weights of before, or with more weight; `None`: neither.
@@ -332,7 +355,7 @@ impl Gain {
 
     /// The same without more weight: if it does less so, that brought something after all. Once it or its siblings want something else that was
     /// found of another load.
-    fn was_wrong(&mut self, policy: &Policy) {
+    fn was_wrong(&mut self, at: Time, policy: &Policy) {
         let Found::Nothing { compared, .. } = self.found else { return };
         let other = |now: &Mean, then: &Mean| (now.mean() - then.mean()).abs() > OTHER * then.mean();
         let (with, without) = (&self.with, &self.without);
@@ -347,7 +370,8 @@ impl Gain {
         }
         let Some((gained, _)) = self.compare(policy) else { return };
         if gained {
-            (self.found, self.rest) = (Found::Gained, Duration::ZERO);
+            self.rest = Duration::ZERO;
+            self.gained(at);
         } else if let Found::Nothing { compared, .. } = &mut self.found {
             *compared = true;
         }
@@ -477,7 +501,7 @@ mod tests {
     };
 
     /// Two of three are to weigh more; what is known of the second, from this second on.
-    fn in_vain(gains: &mut Gains, found: Found, base: f64, s: u64) -> bool {
+    fn in_vain(gains: &mut Gains, found: Found, s: u64) -> bool {
         let own = crate::CpuSet::first(4);
         let ids = ["a", "b", "c"].map(|id| VmId(id.into()));
         let granted = Granted {
@@ -492,10 +516,11 @@ mod tests {
             priority: 0,
             vcpus: 2,
         };
+        let base = 1.0 / 3.0;
         let member = |id, to| Member { id, granted, weight: 1000.0, base, now: to, to, promised: false };
         let group = [member(&ids[0], 0.45), member(&ids[1], 0.45), member(&ids[2], 0.1)];
         for (vm, found) in group.iter().zip([NOTHING, found, Found::Open]) {
-            let by = By { base: 1.0 / 3.0, ..By::of(vm, &group) };
+            let by = By::of(vm, &group);
             let vain = gains.vms.get(vm.id).and_then(|gain| gain.vain);
             gains.vms.insert(vm.id.clone(), Gain { by, found, vain, granted: 2, ..Gain::default() });
         }
@@ -504,13 +529,12 @@ mod tests {
 
     #[test]
     fn weights_stay_while_one_gained_or_is_not_judged_yet_and_go_back_after_the_dwell() {
-        let (gains, third) = (&mut Gains::default(), 1.0 / 3.0);
-        let stays = [Found::Open, Found::Gained];
-        assert!((0..20).all(|s| !in_vain(gains, stays[usize::from(s % 2 == 0)], third, s)));
-        let vain: Vec<bool> = (20..25).map(|s| in_vain(gains, NOTHING, third, s)).collect();
+        let gains = &mut Gains::default();
+        let stays = [Found::Open, Found::Gained { until: Time(600_000_000_000) }];
+        assert!((0..20).all(|s| !in_vain(gains, stays[usize::from(s % 2 == 0)], s)));
+        let vain: Vec<bool> = (20..25).map(|s| in_vain(gains, NOTHING, s)).collect();
         assert_eq!(vain, [false, false, false, true, true]);
-        assert!(!in_vain(gains, Found::Open, third, 25) && !in_vain(gains, NOTHING, third, 26), "anew");
-        assert!(!in_vain(gains, NOTHING, 0.2, 40), "somebody made it weigh less");
+        assert!(!in_vain(gains, Found::Open, 25) && !in_vain(gains, NOTHING, 26), "anew");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod again;
 mod asked;
 mod counting;
 mod dwell;
+mod gain;
 mod grants;
 mod place;
 mod size;

@@ -12,7 +12,6 @@ use corefit_core::{CpuSet, Quota, Weight};
 use crate::support::{ByCount, Toy, ToyVm, contest, four, vm};
 
 thread_local!(static BUSY: Cell<bool> = const { Cell::new(true) });
-thread_local!(static HIGH: Cell<f64> = const { Cell::new(1.0) });
 
 /// Seconds.
 const DWELL: usize = 10;
@@ -371,14 +370,14 @@ fn weights_that_the_host_does_not_take_are_not_written_and_no_part_is_told_that_
 }
 
 /// It may use these pCPUs only, and keeps its vCPUs.
-fn on(pcpus: &str, name: &str, vcpus: usize, used: ByCount) -> ToyVm {
+pub(super) fn on(pcpus: &str, name: &str, vcpus: usize, used: ByCount) -> ToyVm {
     let mut one = vm(name, vcpus, None, used);
     one.state.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = pcpus.parse().ok());
     one.state.fixed = vec![Fixed { lever: LeverKind::Online, reason: "no agent answers".into() }];
     one
 }
 
-fn important(name: &str) -> Rule {
+pub(super) fn important(name: &str) -> Rule {
     Rule { name: name.into(), priority: Some(1), ..Rule::default() }
 }
 
@@ -398,7 +397,7 @@ fn weights_follow_grants_where_some_pcpus_are_crowded_though_others_are_free() {
 }
 
 /// 40 s in which each vCPU that is not on a pCPU waits for one; the notes of the last.
-fn waiting(toy: &mut Toy, controller: &mut Controller) -> Vec<String> {
+pub(super) fn waiting(toy: &mut Toy, controller: &mut Controller) -> Vec<String> {
     let mut notes = Vec::new();
     for _ in 0..40 {
         let step = controller.step(&toy.observe()).unwrap();
@@ -510,88 +509,4 @@ fn who_is_short_of_other_pcpus_changes_no_weight_here() {
     let back = all.iter().position(|weights| weights[2] == 1024.0).unwrap();
     assert!(back >= DWELL, "{back}");
     assert_eq!(all.last().unwrap(), &[1536.0, 512.0, 1024.0, 3072.0]);
-}
-
-/// What `high` and `low` of [`contest`] weigh, and which notes there are of that, after each of so many seconds in which both want two pCPUs and
-/// `high` gets so many of the two, by its part of all weights.
-fn shared(
-    toy: &mut Toy,
-    controller: &mut Controller,
-    seconds: u64,
-    gets: impl Fn(f64) -> f64,
-) -> Vec<(Vec<f64>, Option<String>)> {
-    (toy.vms[0].used, toy.vms[1].used) = (|_| 2.0 - HIGH.get(), |_| HIGH.get());
-    let mut all = Vec::new();
-    for _ in 0..seconds {
-        let step = controller.step(&toy.observe()).unwrap();
-        toy.obey(controller, &step);
-        let weights = toy.weights();
-        HIGH.set(gets(weights[1] / (weights[0] + weights[1])));
-        toy.pass(Duration::from_secs(1));
-        for (vm, used) in toy.vms.iter_mut().zip([2.0 - HIGH.get(), HIGH.get()]) {
-            for vcpu in &mut vm.state.vcpus {
-                let waits = Duration::from_secs_f64(1.0 - used / 2.0);
-                *vcpu.counters.wait_ns.as_mut().unwrap() += u64::try_from(waits.as_nanos()).unwrap();
-            }
-        }
-        all.push((weights, step.notes.into_iter().find(|note| note.contains("more weight"))));
-    }
-    all
-}
-
-const BASE: [f64; 2] = [1000.0, 2000.0];
-
-#[test]
-fn weights_that_bring_nothing_are_undone_with_a_note_and_tried_again_more_and_more_rarely() {
-    let (mut toy, policy) = contest();
-    let mut controller = Controller::new(policy);
-    let all = shared(&mut toy, &mut controller, 2000, |_| 1.0);
-    let changes: Vec<usize> = (1..all.len()).filter(|second| all[*second].0 != all[second - 1].0).collect();
-    let gaps: Vec<usize> = changes.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(gaps.iter().step_by(2).all(|tried| (60..70).contains(tried)), "{changes:?}");
-    let rests: Vec<usize> = gaps.iter().skip(1).step_by(2).copied().collect();
-    assert_eq!(rests, [600 - 3, 1200 - 3], "from when it was found, the dwell before: {changes:?}");
-    let note = all[changes[1]].1.as_deref();
-    let said = "more weight brings high nothing: it got 67 % of what it wants before, and 50 % with more weight; \
-                all weigh what they did for 10 min";
-    assert_eq!(note, Some(said));
-    assert_eq!((&all[changes[0]].1, &all[changes[2]].1), (&None, &None));
-    assert_eq!(all[changes[1]].0, BASE);
-}
-
-#[test]
-fn weights_that_bring_something_stay() {
-    let (mut toy, policy) = contest();
-    let all = shared(&mut toy, &mut Controller::new(policy), 1000, |part| 2.0 * part);
-    assert!(all[10..].iter().all(|(weights, note)| *weights == [375.0, 2625.0] && note.is_none()));
-}
-
-/// As on a kernel that did not keep to weights for a minute.
-#[test]
-fn weights_that_seemed_to_bring_nothing_are_set_again_if_less_comes_of_those_of_before() {
-    let (mut toy, policy) = contest();
-    let mut controller = Controller::new(policy);
-    let all = shared(&mut toy, &mut controller, 80, |_| 1.0);
-    assert_eq!(all.last().unwrap().0, BASE);
-    let all = shared(&mut toy, &mut controller, 400, |part| if part > 0.8 { 1.0 } else { 0.6 });
-    let again = all.iter().position(|(weights, _)| *weights != BASE).unwrap();
-    assert!((40..70).contains(&again), "{again}");
-    assert!(all[again..].iter().all(|(weights, note)| *weights == [375.0, 2625.0] && note.is_none()));
-}
-
-#[test]
-fn weights_that_a_guarantee_needs_stay_whatever_they_bring_and_others_are_tried_anew_as_soon_as_more_is_at_stake()
- {
-    let (mut toy, mut policy) = contest();
-    policy.vm[1].min = Some(2);
-    policy.vm[1].guaranteed = Some(1.7);
-    let all = shared(&mut toy, &mut Controller::new(policy.clone()), 200, |_| 1.0);
-    assert_ne!(all.last().unwrap().0, BASE);
-    policy.vm[1].guaranteed = Some(0.25);
-    let (mut toy, _) = contest();
-    let mut controller = Controller::new(policy.clone());
-    assert_eq!(shared(&mut toy, &mut controller, 200, |_| 1.0).last().unwrap().0, BASE);
-    policy.vm[1].guaranteed = Some(0.5);
-    controller.reconfigure(policy);
-    assert_ne!(shared(&mut toy, &mut controller, 10, |_| 1.0).last().unwrap().0, BASE);
 }
