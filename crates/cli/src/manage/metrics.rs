@@ -1,13 +1,14 @@
 //! Metrics in Prometheus' text format, over a listener that knows one page.
 //!
 //! Source: Prometheus, "Exposition formats", text-based. Some clients at a time are served, and each gets two seconds to ask and two
-//! to hear.
+//! to hear; who came first makes room for who comes when there are so many.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -16,8 +17,10 @@ use super::status::{Board, Status, VmStatus};
 use crate::stats::number;
 
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Clients at a time; who comes then is sent away.
+/// Clients at a time.
 const CLIENTS: usize = 16;
+/// Threads for them, those included that were hung up on and have not ended yet.
+const THREADS: usize = 2 * CLIENTS;
 /// Who cannot be served as no file can be opened is waited for so long.
 pub(super) const NO_FILES: Duration = Duration::from_millis(100);
 /// Longest request that is read.
@@ -33,49 +36,89 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> Result<SocketAddr> {
     let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
     let bound = listener.local_addr()?;
     let board = board.clone();
-    let reply = move |stream| drop(reply(stream, &board));
+    let reply = move |stream: &TcpStream| drop(reply(stream, &board));
     let answer = move || each("metrics client", listener.incoming(), reply);
     std::thread::Builder::new().name("metrics".into()).spawn(answer).context("no thread for the metrics")?;
     Ok(bound)
 }
 
-/// Answers each who calls, in a thread of this name, so that who is slow keeps nobody waiting; so many at a time, and the others are
-/// hung up on.
-pub(super) fn each<S: Send + 'static>(
+/// Who calls, and can be hung up on.
+pub(super) trait Call: Send + Sync + 'static {
+    fn hang_up(&self);
+}
+
+impl Call for TcpStream {
+    fn hang_up(&self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+impl Call for UnixStream {
+    fn hang_up(&self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+/// Answers each who calls, in a thread of this name, so that who is slow keeps nobody waiting; so many at a time: when one more calls, who
+/// came first is hung up on.
+pub(super) fn each<S: Call>(
     name: &str,
     calls: impl Iterator<Item = io::Result<S>>,
-    reply: impl Fn(S) + Clone + Send + 'static,
+    reply: impl Fn(&S) + Clone + Send + 'static,
 ) {
-    let clients = Arc::new(AtomicUsize::new(0));
+    let clients = Arc::new(Mutex::new(Clients { threads: 0, open: VecDeque::new() }));
     for stream in calls {
         let Ok(stream) = stream else {
             std::thread::sleep(NO_FILES);
             continue;
         };
-        let client = Client(clients.clone());
-        if client.0.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
-            continue;
-        }
+        let Some(client) = Client::new(&clients, stream) else { continue };
         let reply = reply.clone();
-        let serve = move || {
-            let _client = client;
-            reply(stream);
-        };
+        let serve = move || reply(&client.stream);
         // Without a thread the stream is closed.
         let _ = std::thread::Builder::new().name(name.into()).spawn(serve);
     }
 }
 
-/// Counts as one as long as it is there.
-struct Client(Arc<AtomicUsize>);
+/// Those who are served.
+struct Clients<S> {
+    threads: usize,
+    /// Whoever came first is first.
+    open: VecDeque<Arc<S>>,
+}
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+/// Counts as one as long as it is there.
+struct Client<S> {
+    all: Arc<Mutex<Clients<S>>>,
+    stream: Arc<S>,
+}
+
+impl<S: Call> Client<S> {
+    /// `None` if there are too many that have not ended yet.
+    fn new(all: &Arc<Mutex<Clients<S>>>, stream: S) -> Option<Client<S>> {
+        let mut clients = all.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.threads >= THREADS {
+            return None;
+        }
+        if clients.open.len() >= CLIENTS {
+            clients.open.pop_front().iter().for_each(|first| first.hang_up());
+        }
+        let stream = Arc::new(stream);
+        clients.threads += 1;
+        clients.open.push_back(stream.clone());
+        Some(Client { all: all.clone(), stream })
     }
 }
 
-fn reply(mut stream: TcpStream, board: &Board) -> io::Result<()> {
+impl<S> Drop for Client<S> {
+    fn drop(&mut self) {
+        let mut clients = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.threads -= 1;
+        clients.open.retain(|open| !Arc::ptr_eq(open, &self.stream));
+    }
+}
+
+fn reply(mut stream: &TcpStream, board: &Board) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut request = Vec::new();
     let mut buffer = [0; 512];
@@ -103,7 +146,7 @@ fn reply(mut stream: TcpStream, board: &Board) -> io::Result<()> {
     let all = if method == "HEAD" { head } else { head + &body };
     let limit = |left| stream.set_write_timeout(Some(left));
     let until = Instant::now() + PATIENCE;
-    send(&stream, all.as_bytes(), until, limit)?;
+    send(stream, all.as_bytes(), until, limit)?;
     // Closed with bytes that nobody read, the kernel tells the client of an error, which may take the answer with it (RFC 9112, 9.6).
     stream.shutdown(Shutdown::Write)?;
     let mut rest = 0;
@@ -221,6 +264,8 @@ fn label(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use corefit_core::Cpus;
 
@@ -436,11 +481,11 @@ mod tests {
     #[test]
     fn who_says_nothing_keeps_nobody_waiting() {
         let address = serve("127.0.0.1:0".parse().unwrap(), &Board::default()).unwrap();
-        let idle: Vec<TcpStream> = (1..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
         let begun = Instant::now();
+        let mut idle: Vec<TcpStream> = (0..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
         assert!(ask(address, "GET /metrics?x=1 HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+        assert!(matches!(idle[0].read(&mut [0]), Ok(0)), "the first of them is hung up on");
         assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-        drop(idle);
     }
 
     #[test]

@@ -81,12 +81,12 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
     std::fs::set_permissions(&own.path, Permissions::from_mode(0o600))
         .with_context(|| own.path.display().to_string())?;
     let board = board.clone();
-    let reply = move |stream: UnixStream| {
+    let reply = move |stream: &UnixStream| {
         let mut status = (*board.shown()).clone();
         status.age_s = status.stepped.map(|at| at.elapsed().as_secs_f64());
         let text = serde_json::to_string(&status).unwrap_or_default();
         let limit = |left| stream.set_write_timeout(Some(left));
-        let _ = metrics::send(&stream, text.as_bytes(), Instant::now() + PATIENCE, limit);
+        let _ = metrics::send(stream, text.as_bytes(), Instant::now() + PATIENCE, limit);
     };
     let answer = move || metrics::each("status client", listener.incoming(), reply);
     std::thread::Builder::new().name("status".into()).spawn(answer).context("no thread for the status")?;
