@@ -95,6 +95,35 @@ fn vcpus_that_somebody_plugged_before_the_configuration_was_read_again_are_plugg
     story.check().unwrap();
 }
 
+/// A look may show what its guest said some seconds ago. Where there is no time for all, it is first who is shown to be changed.
+#[test]
+fn vcpus_that_somebody_set_just_before_the_configuration_was_read_again_are_sized_anew() {
+    for (shown, late, asked) in [(false, false, &[0, 1][..]), (true, true, &[1, 0]), (false, true, &[0])] {
+        let (_dir, mut story) = begun();
+        let plan = [1, 0].map(|vm| story.action(vm, Lever::Online, first(1)));
+        story.step(&plan, None);
+        if late {
+            // It did not answer when it was asked last.
+            story.machine.hung.insert(1);
+            story.apply(&[story.action(1, Lever::Online, first(2))]);
+            story.machine.heal();
+        }
+        let before = story.machine.observe().unwrap();
+        story.machine.write(1, Lever::Online, &first(3)).unwrap();
+        let seen = if shown { story.machine.observe().unwrap() } else { before };
+        let keeper = story.keeper.as_mut().unwrap();
+        keeper.try_again();
+        story.machine.asked.clear();
+        keeper.find_anew(&mut story.machine, &seen);
+        assert_eq!(story.machine.asked, asked);
+        let result = story.apply(&plan).remove(0).result;
+        assert_eq!(result.is_ok(), asked.contains(&1), "{result:?}");
+        story.expected.insert((1, Lever::Online), first(3));
+        story.end();
+        story.check().unwrap();
+    }
+}
+
 /// Minutes may pass till the next look.
 #[test]
 fn what_somebody_sets_after_the_first_look_with_a_configuration_that_was_read_again_failed_is_his() {

@@ -83,36 +83,34 @@ impl Keeper {
         self.anew.clear();
     }
 
-    /// Finds what somebody had changed when the configuration was read again: of vCPUs as far as the first look after that shows it, for
-    /// whatever else is found later is made since. All are asked while there is time.
+    /// Finds what somebody had changed when the configuration was read again, at the first look after that: whatever else is found later is made
+    /// since. All are asked while there is time, guests last: a look may show what one said some seconds ago.
     pub(crate) fn find_anew(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
         let (anew, mut found) = (std::mem::take(&mut self.anew), BTreeSet::new());
-        let (in_time, (_, offline)) = (self.in_time(), snapshot.pcpu_sets());
+        let mut ask = Vec::new();
         for key in anew {
             let vm = snapshot.vms.iter().find(|vm| vm.id == key.0);
             let entry = self.entries_of(&key.0).find(|entry| entry.lever == key.1).cloned();
             let Some((vm, entry)) = vm.zip(entry) else { continue };
             let is_guests = key.1 == Lever::Online;
-            // (Of a VM without agent libvirt tells.)
-            let plugged = || {
-                let tells = is_guests && vm.guest.is_none() && present::online(vm).is_some();
-                tells.then(|| Value::Vcpus(vm.online())).filter(|now| !is_ours(&entry, now))
-            };
-            let shown = Keeper::changed_since(&entry, vm, &offline).or_else(plugged);
             // Whether it is worth while to ask; a look does not tell of all settings.
+            let shown =
+                is_guests && present::online(vm).is_some() && !is_ours(&entry, &Value::Vcpus(vm.online()));
             let may_be = match is_guests {
-                true => shown.is_some(),
+                true => shown || vm.guest.is_some() && !self.late.contains(&key.0),
                 false => present::of(vm, key.1).is_none_or(|now| same(&now, &entry.original)),
             };
-            if !may_be || !in_time() {
-                continue;
-            }
+            ask.extend(may_be.then_some(((is_guests, !shown), key, entry)));
+        }
+        ask.sort_by_key(|(turn, ..)| *turn);
+        let in_time = self.in_time();
+        for ((is_guests, _), key, entry) in ask.into_iter().take_while(|_| in_time()) {
             systemd::goes_on();
             let current = machine.current(&key.0, key.1);
             self.hear(&key.0, key.1, &current);
             let Ok(now) = current else { continue };
             let is_free = match is_guests {
-                true => shown.is_some_and(|shown| same(&shown, &now)) && self.is_his(machine, &entry, &now),
+                true => self.is_his(machine, &entry, &now),
                 false => somebody_put_back(&entry, &now),
             };
             found.extend(is_free.then_some(key));
