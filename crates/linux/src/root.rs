@@ -11,6 +11,7 @@ use corefit_core::Time;
 use corefit_core::machine::MachineError;
 
 use crate::bytes;
+use crate::formats::short;
 
 /// A shorter read than this is the end of a file: the kernel fills a page (4 KiB or more) line
 /// by line, and stops short of that only for a line that does not fit. Saves a call per file. Not so of `mountinfo`, whose
@@ -88,11 +89,7 @@ impl From<ReadError> for MachineError {
 impl ReadError {
     /// A text in line `line` (from 1) that is no `want`.
     pub(crate) fn malformed(path: &str, line: usize, text: &str, want: &'static str) -> ReadError {
-        let mut text: String = text.trim_end().chars().take(61).collect();
-        if text.chars().count() > 60 {
-            text = text.chars().take(60).chain("...".chars()).collect();
-        }
-        ReadError::Malformed { path: path.into(), place: format!("line {line}"), text, want }
+        ReadError::Malformed { path: path.into(), place: format!("line {line}"), text: short(text), want }
     }
 
     pub(crate) fn from_io(path: &str, error: &io::Error) -> ReadError {

@@ -210,7 +210,7 @@ impl Format {
     }
 }
 
-/// A text cut to a length that fits into a message.
+/// A text cut to a length that fits into a message, without spaces around it.
 pub(crate) fn short(text: &str) -> String {
     let text = text.trim();
     if text.chars().count() <= 60 {
