@@ -277,10 +277,24 @@ pub(super) fn is_local(uri: &str) -> bool {
     uri.split_once("://").is_none_or(|(_, rest)| rest.starts_with('/'))
 }
 
-/// The socket of `qemu+unix:///system?socket=/run/libvirt/libvirt-sock`.
+/// The socket of `qemu+unix:///system?socket=/run/libvirt/libvirt-sock`, where `/` may be `%2F`, and so on.
 pub(super) fn socket(uri: &str) -> Option<String> {
     let (_, query) = uri.split_once('?')?;
-    query.split('&').find_map(|part| part.strip_prefix("socket=")).map(String::from)
+    query.split(['&', ';']).find_map(|part| part.strip_prefix("socket=")).map(decoded)
+}
+
+/// A text of a URI without its `%` and two digits, as libvirt takes it (`xmlURIUnescapeString`): what is no such code stays.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let code = part.get(..2).filter(|code| code.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) => bytes.extend([&[byte], &part.as_bytes()[2..]].concat()),
+            None => bytes.extend([b"%", part.as_bytes()].concat()),
+        }
+    }
+    crate::bytes::text(bytes)
 }
 
 /// Its directory.
@@ -364,6 +378,8 @@ pub(super) mod tests {
         }
         let uri = "qemu+unix:///system?mode=direct&socket=/run/x/libvirt-sock";
         assert_eq!(socket_dir(uri).as_deref(), Some("/run/x"));
+        let uri = "qemu+unix:///system?mode=direct;socket=%2Frun%2fx%2525%zz%E4%c3%b6%/libvirt-sock%";
+        assert_eq!(socket(uri).as_deref(), Some("/run/x%25%zz\u{10fee4}ö%/libvirt-sock%"));
         assert_eq!(socket_dir("qemu:///system"), None);
     }
 }
