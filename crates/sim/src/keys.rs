@@ -34,7 +34,8 @@ pub enum Kind {
     Tables,
 }
 
-const U32: i64 = u32::MAX as i64;
+/// "At most nine digits": the largest of them.
+pub const NINE_DIGITS: i64 = 999_999_999;
 const SIZES: &[&str] = &["none", "vcpu-bal", "vscale", "pcpu-est", "corefit"];
 const HELPERS: &[&str] = &["none", "light"];
 const SHAPES: &[&str] = &["none", "burst", "long-period", "proportional", "slice", "corefit"];
@@ -57,20 +58,16 @@ pub const KEYS: [(&str, Kind); 27] = [
     ("policy.deadband", Kind::Number("a number from 0 to 1")),
     ("policy.lever_ms", Kind::Whole(0, i64::MAX, MS)),
     ("policy.probe_ms", Kind::Whole(0, i64::MAX, "a whole number of milliseconds from 20 to 60000")),
-    ("policy.searches", Kind::Whole(0, i64::MAX, "a whole number, 0 or more, of at most nine digits")),
+    ("policy.searches", Kind::Whole(0, NINE_DIGITS, "a whole number, 0 or more, of at most nine digits")),
     ("policy.vm", Kind::Tables),
     ("policy.vm.name", Kind::Text("a name in quotes, or a pattern such as \"web*\"")),
     ("policy.vm.size", Kind::OneOf(SIZES)),
     (
         "policy.vm.priority",
-        Kind::Whole(
-            i32::MIN as i64,
-            i32::MAX as i64,
-            "a whole number of at most nine digits, such as -1, 0 or 10",
-        ),
+        Kind::Whole(-NINE_DIGITS, NINE_DIGITS, "a whole number of at most nine digits, such as -1, 0 or 10"),
     ),
-    ("policy.vm.min", Kind::Whole(0, U32, VCPUS)),
-    ("policy.vm.max", Kind::Whole(0, U32, VCPUS)),
+    ("policy.vm.min", Kind::Whole(0, NINE_DIGITS, VCPUS)),
+    ("policy.vm.max", Kind::Whole(0, NINE_DIGITS, VCPUS)),
     ("policy.vm.class", Kind::OneOf(&["unknown", "cache-hungry", "communicating"])),
     ("policy.vm.guaranteed", Kind::Number("a number of pCPUs, such as 0.5")),
     ("policy.vm.helpers", Kind::OneOf(HELPERS)),

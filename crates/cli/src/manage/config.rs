@@ -312,8 +312,8 @@ mod tests {
                 "line 3, key policy.vm[0].min: \"two\" cannot be; give a whole number of vCPUs, 1 or more",
             ),
             (
-                "[[policy.vm]]\nname = \"a\"\npriority = 3000000000\n",
-                "line 3, key policy.vm[0].priority: 3000000000 cannot be; give a whole number of at most nine digits",
+                "[[policy.vm]]\nname = \"a\"\npriority = -1000000000\n",
+                "line 3, key policy.vm[0].priority: -1000000000 cannot be; give a whole number of at most nine digits",
             ),
             (
                 "[policy]\nvm = [{ name = \"a\",\n max = -1 }]\n",

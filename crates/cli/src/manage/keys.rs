@@ -66,7 +66,7 @@ mod tests {
     fn of_whole_numbers_it_is_said_how_large_they_may_be() {
         for (key, kind) in all() {
             let Kind::Whole(_, most, words) = kind else { continue };
-            let digits = words.contains("of at most nine digits") && most >= 999_999_999;
+            let digits = words.contains("of at most nine digits") && most == keys::NINE_DIGITS;
             assert!(digits || words.contains(" to "), "{key}: {words}");
         }
     }

@@ -19,6 +19,8 @@ pub(super) struct Owner {
     pub(super) unclear: Option<String>,
 }
 
+/// "At most nine digits": the largest of them, as in configurations.
+const NINE_DIGITS: u32 = 999_999_999;
 /// More of a key or a value is not repeated, characters.
 const LONGEST: usize = 40;
 
@@ -70,9 +72,9 @@ fn wish(rule: &mut Rule, key: &str, value: &str) -> Result<(), String> {
             rule.size = Some(size.map_err(|_| "give none, vcpu-bal, vscale, pcpu-est or corefit")?);
         }
         "priority" => {
-            let priority =
-                value.parse().map_err(|_| "give a whole number of at most nine digits, such as -1, 0 or 10");
-            rule.priority = Some(priority?);
+            let priority = value.parse().ok().filter(|priority: &i32| priority.unsigned_abs() <= NINE_DIGITS);
+            rule.priority =
+                Some(priority.ok_or("give a whole number of at most nine digits, such as -1, 0 or 10")?);
         }
         "min" => rule.min = Some(vcpus(value)?),
         "max" => rule.max = Some(vcpus(value)?),
@@ -83,8 +85,8 @@ fn wish(rule: &mut Rule, key: &str, value: &str) -> Result<(), String> {
 }
 
 fn vcpus(value: &str) -> Result<u32, String> {
-    let number = value.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "give a whole number of vCPUs, 1 or more".into())
+    let number = value.parse().ok().filter(|number| (1..=NINE_DIGITS).contains(number));
+    number.ok_or_else(|| "give a whole number of vCPUs, 1 or more, of at most nine digits".into())
 }
 
 fn yes(value: &str) -> Result<bool, String> {
@@ -125,6 +127,9 @@ mod tests {
             ("size='best'", "size=\"best\": give none, vcpu-bal"),
             ("priority='high'", "give a whole number of at most nine digits, such as -1"),
             ("priority='99999999999'", "give a whole number of at most nine digits, such as -1"),
+            ("priority='1000000000'", "of at most nine digits"),
+            ("priority='-2147483648'", "of at most nine digits"),
+            ("max='1000000000'", "1 or more, of at most nine digits"),
             ("min='0'", "min=\"0\": give a whole number of vCPUs, 1 or more"),
             ("max='-1'", "1 or more"),
             ("exclude='true'", "give yes or no"),
