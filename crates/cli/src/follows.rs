@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::printable;
 
 /// A finding to come.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Follows {
     /// Its VM.
     #[serde(skip)]

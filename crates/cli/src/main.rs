@@ -5,6 +5,7 @@
 mod tell;
 mod text_file;
 
+mod alike;
 mod bar;
 mod bench;
 mod certify;

@@ -1,5 +1,6 @@
 //! What the daemon tells of itself: `corefit status` asks its socket and prints what it says.
 
+mod absent;
 mod setting;
 mod socket;
 
@@ -18,13 +19,15 @@ use corefit_core::machine::{VmEstimate, VmId, VmState};
 use corefit_core::{CpuSet, Cpus};
 use serde::{Deserialize, Serialize};
 
+use absent::unanswered;
 pub(crate) use setting::Setting;
 use socket::socket;
 pub(crate) use socket::{Socket, answers, serve};
 
 use super::config::StateArg;
 use super::journal::{Entry, settings as named};
-use super::{Boot, Journal, Keeper, alone, present};
+use super::{Boot, Journal, Keeper, present};
+use crate::alike::alike;
 use crate::lines;
 use crate::printable;
 use crate::table::Table;
@@ -228,20 +231,6 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is said where nobody answers.
-fn unanswered(state: &Path, error: &std::io::Error) -> Vec<String> {
-    let mut lines = vec![format!("{}: {}", socket(state).display(), silent(error))];
-    let others = alone::others(state).into_iter().filter(|other| answers(other));
-    lines.extend(others.map(|other| {
-        format!("one is at work with another directory: corefit status --state '{}'", other.display())
-    }));
-    // Whoever may not ask may not read that either.
-    if error.kind() != std::io::ErrorKind::PermissionDenied {
-        lines.extend(in_words(left(state)));
-    }
-    lines
-}
-
 /// What a daemon answers, with what an earlier one left where this one changes nothing, and so holds no journal.
 fn with_left(state: &Path, mut text: String) -> Result<(Status, String)> {
     let mut status: Status = serde_json::from_str(&text).context("the daemon's answer makes no sense")?;
@@ -289,22 +278,6 @@ fn ask(path: &Path, patience: Duration) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Why nothing came from it.
-fn silent(error: &std::io::Error) -> String {
-    use std::io::ErrorKind::{PermissionDenied, TimedOut, WouldBlock};
-    if error.kind() == PermissionDenied {
-        return format!("{error}: it answers the user who runs the daemon and root");
-    }
-    if matches!(error.kind(), WouldBlock | TimedOut) {
-        // The system took the call, the daemon did not.
-        return format!(
-            "the corefit manage there did not answer in {} s: it is stopped, or many ask at once; try again",
-            PATIENCE.as_secs()
-        );
-    }
-    format!("no corefit manage answers there ({error}); is it running, with this --state directory?")
-}
-
 /// What a daemon that answers no more left changed, and what puts it back.
 ///
 /// # Errors
@@ -342,28 +315,36 @@ fn table(status: &Status) -> String {
     let does = if status.applies { "changes settings" } else { "only looks" };
     let age = status.age_s.map_or(String::new(), |age| format!(", the last {age:.0} s ago"));
     let mut text = format!("{}: {does}, {}{age}\n\n{}", status.machine, steps, table.render());
-    for vm in &status.vms {
-        for changed in &vm.changed {
-            text += &format!("{}: {changed}\n", printable::text(&vm.name));
-        }
-        if vm.starves == Some(true) {
-            text += &format!(
-                "{}: starves: it has had less than it wants, was granted or should get for half a minute\n",
-                printable::text(&vm.name)
-            );
-        }
-        if let Some(why) = &vm.left_alone {
-            text += &format!("{}: left alone: {}\n", printable::text(&vm.name), printable::text(why));
-        }
-        if let Some(why) = &vm.not_sized {
-            text += &format!("{}: is not sized: {}\n", printable::text(&vm.name), printable::text(why));
-        }
+    for line in alike(status.vms.iter().flat_map(said)) {
+        text += &format!("{line}\n");
     }
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
-    for note in trouble.chain(status.config_refused.iter().cloned()).chain(status.notes.iter().cloned()) {
+    let notes = trouble.chain(status.config_refused.iter().cloned()).chain(status.notes.iter().cloned());
+    for note in alike(notes) {
         text += &format!("note: {}\n", printable::text(&note));
     }
     text
+}
+
+/// What is said of a VM below the table.
+fn said(vm: &VmStatus) -> Vec<String> {
+    let name = printable::text(&vm.name);
+    let starves = (vm.starves == Some(true)).then_some(
+        "starves: it has had less than it wants, was granted or should get for half a minute".to_owned(),
+    );
+    let kept = (vm.granted == Some(Cpus(0.0)) && vm.online.is_some_and(|online| online > 0)).then_some(
+        "granted 0: it keeps the fewest that it may have, one at least, for no VM is without a vCPU, and no cpuset empty".to_owned(),
+    );
+    let why = |what: &str, why: &Option<String>| {
+        why.as_ref().map(|why| format!("{what}: {}", printable::text(why)))
+    };
+    let rest = [starves, kept, why("left alone", &vm.left_alone), why("is not sized", &vm.not_sized)];
+    vm.changed
+        .iter()
+        .cloned()
+        .chain(rest.into_iter().flatten())
+        .map(|what| format!("{name}: {what}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -372,6 +353,7 @@ mod tests {
 
     use corefit_core::machine::{Fixed, LeverKind, VcpuState};
 
+    use super::absent::silent;
     use super::*;
     use crate::manage::journal::testing::entry;
 
@@ -402,6 +384,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ask = || ask(&socket(dir.path()), Duration::from_millis(1));
         assert!(silent(&ask().unwrap_err()).starts_with("no corefit manage answers there"));
+        assert!(silent(&ask().unwrap_err()).contains("or it has ended (its log says why)"));
+        drop(UnixListener::bind(socket(dir.path())).unwrap());
+        let killed = silent(&ask().unwrap_err());
+        assert!(killed.contains("the last one was killed") && !killed.contains("is it running"), "{killed}");
+        std::fs::remove_file(socket(dir.path())).unwrap();
         let busy = UnixListener::bind(socket(dir.path())).unwrap();
         let did_not = "the corefit manage there did not answer in 5 s";
         let said = silent(&ask().unwrap_err());
@@ -422,6 +409,9 @@ mod tests {
         let absent = || unanswered(dir.path(), &std::io::ErrorKind::NotFound.into());
         assert!(absent()[1..].iter().all(|line| line.starts_with("one is at work with another")));
         let mut journal = Journal::open(dir.path(), "host", &Boot::now(true).unwrap()).unwrap();
+        journal.write().unwrap();
+        let nothing = "by the journal there no setting of the machine host is left changed";
+        assert_eq!(absent().last().unwrap(), nothing);
         journal.add(entry("a"));
         journal.write().unwrap();
         drop(journal);
@@ -471,6 +461,25 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("left alone: hands off"), "{text}");
+    }
+
+    #[test]
+    fn what_is_so_of_several_is_one_line_and_that_one_stays_of_none_granted_is_said() {
+        let vm = |name: &str, granted: f64, online: usize| VmStatus {
+            name: name.into(),
+            granted: Some(Cpus(granted)),
+            online: Some(online),
+            not_sized: Some("no agent".into()),
+            ..VmStatus::default()
+        };
+        let vms = vec![vm("a", 0.0, 1), vm("b", 1.0, 1), vm("c", 0.0, 0)];
+        let text = table(&Status { vms, notes: vec!["a: x".into(), "b: x".into()], ..Status::default() });
+        let below: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("a: ")).collect();
+        assert!(
+            below[0].starts_with("a: granted 0: it keeps the fewest that it may have, one at least"),
+            "{text}"
+        );
+        assert_eq!(below[1..], ["a, b and c, each: is not sized: no agent", "note: a and b, each: x"]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use corefit_core::machine::{Lever, LeverKind, Role, Snapshot, VmState, estimate}
 use corefit_linux::Root;
 use serde::Serialize;
 
+use crate::alike::alike;
 use crate::durations::{look, period};
 use crate::follows::{Follows, follows};
 use crate::inputs::watched;
@@ -384,10 +385,11 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
     for follows in then {
         let [found, cure] = follows.lines();
         lines::wrap(&mut out, &format!("{}: ", printable::text(&follows.vm)), 2, &found, width);
-        lines::wrap(&mut out, "  ", 4, &cure, width);
+        // Not broken: to be pasted.
+        out.push_str(&format!("  {cure}\n"));
     }
-    for note in &step.notes {
-        lines::wrap(&mut out, "note: ", 6, note, width);
+    for note in alike(&step.notes) {
+        lines::wrap(&mut out, "note: ", 6, &note, width);
     }
     out
 }
@@ -496,6 +498,9 @@ mod tests {
             text: "two on one.".into(),
             cure: None,
         };
+        let long = Follows { cure: Some("echo -1 > /a && ".repeat(20)), ..found.clone() };
+        let pasted = super::text("a host", &Snapshot::default(), &step(), &[long]);
+        assert!(pasted.contains(&"echo -1 > /a && ".repeat(20)), "{pasted}");
         let text = text("a host", &Snapshot::default(), &step(), &[found]);
         assert_eq!(
             text,
@@ -506,6 +511,10 @@ mod tests {
              \x20 cure: none that leaves its vCPUs there\n\
              note: a note\n"
         );
+        let keeps = |name: &str| format!("{name}: keeps its cpuset: no rule names it");
+        let alike = Step { notes: ["/a", "/b"].map(keeps).into(), ..Step::default() };
+        let said = super::text("a host", &Snapshot::default(), &alike, &[]);
+        assert!(said.ends_with("note: /a and /b, each: keeps its cpuset: no rule names it\n"), "{said}");
         assert_eq!(
             super::text("a host", &Snapshot::default(), &Step::default(), &[]),
             "a host: there is no VM\n"

@@ -132,7 +132,8 @@ impl Proposal {
             }
             for [found, cure] in self.follows_of(vm).map(Follows::lines) {
                 wrap(&mut out, "  ", 4, &found, width);
-                wrap(&mut out, "    ", 6, &cure, width);
+                // Not broken: to be pasted.
+                out.push_str(&format!("    {cure}\n"));
             }
         }
         out

@@ -61,7 +61,7 @@ impl Controller {
             let stays = stays.or(away);
             let sizable = stays.is_none();
             if let Some(reason) = stays {
-                let what = if known.by_cpuset { "cpuset" } else { "vCPUs" };
+                let what = if vm.seen.is_group() { "cpuset" } else { "vCPUs" };
                 step.notes.push(format!("{}: keeps its {what}: {reason}", vm.seen.name));
                 step.kept.insert(vm.seen.id.clone(), reason.to_owned());
                 if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {

@@ -70,8 +70,14 @@ fn pcpus(count: u32) -> String {
     if count == 1 { "1 pCPU".into() } else { format!("{count} pCPUs") }
 }
 
-fn were(count: u32) -> String {
-    format!("{} {}", pcpus(count), if count == 1 { "was" } else { "were" })
+fn granted_to_it(count: u32) -> String {
+    match count {
+        0 => "no pCPU was granted to it, and it keeps the fewest that it may have: one at least, for no VM is without a vCPU, and no \
+              cpuset empty"
+            .into(),
+        1 => "1 pCPU was granted to it".into(),
+        count => format!("{} were granted to it", pcpus(count)),
+    }
 }
 
 /// What to change, in the order in which to change it.
@@ -210,7 +216,7 @@ pub enum Why {
         most: u32,
     },
     /// It was given so many.
-    #[error("{} granted to it", were(*granted))]
+    #[error("{}", granted_to_it(*granted))]
     Granted {
         /// pCPUs.
         granted: u32,

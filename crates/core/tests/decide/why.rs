@@ -39,6 +39,19 @@ fn where_its_rule_decides_it_is_not_said_to_be_what_was_granted() {
 }
 
 #[test]
+fn of_whom_nothing_was_granted_it_is_said_that_one_stays_and_why() {
+    let said = |granted: u32| Why::Granted { granted }.to_string();
+    assert_eq!(said(2), "2 pCPUs were granted to it");
+    assert_eq!(said(1), "1 pCPU was granted to it");
+    let none = said(0);
+    assert!(
+        none.starts_with("no pCPU was granted to it, and it keeps the fewest that it may have: one"),
+        "{none}"
+    );
+    assert!(none.contains("vCPU") && none.contains("cpuset"), "{none}");
+}
+
+#[test]
 fn where_its_rule_decides_pcpu_est_does_not_say_that_it_did() {
     let rule = Rule { min: Some(6), max: Some(6), ..Rule::default() };
     let policy = Policy { size: Sizer::PcpuEst, ..Policy::default() };
