@@ -36,7 +36,7 @@ pub(super) fn text(view: &View, number: usize, width: usize) -> String {
     weight(view, vm, width, &mut out);
     limits(view, vm, width, &mut out);
     vcpus(view, number, width, &mut out);
-    memory(vm, width, &mut out);
+    memory(view, vm, width, &mut out);
     class(vm, width, &mut out);
     guest(vm, width, &mut out);
     demand(vm, width, &mut out);
@@ -243,10 +243,15 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
     out.push_str(&tables::fitting(2, &headings, &rows, width).concat());
 }
 
-fn memory(vm: &VmEstimate, width: usize, out: &mut String) {
-    let Some(nodes) = &vm.seen.memory_nodes else { return };
+fn memory(view: &View, vm: &VmEstimate, width: usize, out: &mut String) {
+    let Some(nodes) = view.memory_nodes(&vm.seen) else { return };
+    let by = match (vm.seen.is_group(), vm.seen.memory_nodes.is_some()) {
+        (false, _) => "numatune",
+        (true, true) => "cpuset.mems",
+        (true, false) => "cpuset.mems of a group above it",
+    };
     out.push_str("\nMemory\n");
-    wrap(out, "  ", &format!("from {} only (numatune)", nodes.named("NUMA node")), width);
+    wrap(out, "  ", &format!("from {} only ({by})", nodes.named("NUMA node")), width);
 }
 
 /// What its work is like, for who places it; that of a rule in `corefit.toml` counts more.

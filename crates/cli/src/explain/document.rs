@@ -47,7 +47,7 @@ struct Vm<'a> {
     vcpus: Vec<Vcpu<'a>>,
     /// Threads that are no vCPUs: emulator, iothreads. With them, amounts add up to those of the VM.
     helpers: Vec<Helper<'a>>,
-    /// NUMA nodes that its memory may come from; null if nothing is said.
+    /// NUMA nodes that its memory may come from, where others of the host have pCPUs; else null, and if nothing is said.
     memory_nodes: Option<&'a CpuSet>,
     /// What its work is like by the host's counters, and how that is known.
     class: Class,
@@ -212,7 +212,7 @@ fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate, full: &mut FullSets
         cap: amount(seen.quota.as_ref().and_then(corefit_core::Quota::cpus)),
         vcpus: (0..seen.vcpus.len()).map(&mut vcpu).collect(),
         helpers: seen.helpers.iter().enumerate().map(helper).collect(),
-        memory_nodes: seen.memory_nodes.as_ref(),
+        memory_nodes: view.memory_nodes(seen),
         class: vm.class.class,
         class_origin: vm.class.origin,
         class_why: &vm.class.why,

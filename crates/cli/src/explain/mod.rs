@@ -10,7 +10,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use corefit_core::machine::{HostEstimate, Machine, MachineError, Role, Snapshot, VmEstimate, estimate};
+use corefit_core::machine::{
+    HostEstimate, Machine, MachineError, Role, Snapshot, VmEstimate, VmState, estimate,
+};
+use corefit_core::{CpuId, CpuSet};
 
 use crate::durations::duration;
 use crate::lines;
@@ -141,6 +144,13 @@ impl View {
         let machine = machine.name();
         let host = estimate(before, &snapshot).with_context(|| printable::text(&machine))?;
         Ok(View { when: String::new(), first: true, partial: None, machine, snapshot, host })
+    }
+
+    /// NUMA nodes that a VM's memory may come from, where that leaves out one with pCPUs.
+    fn memory_nodes<'a>(&self, vm: &'a VmState) -> Option<&'a CpuSet> {
+        let all: CpuSet = self.snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node).map(CpuId).collect();
+        let nodes = vm.memory_nodes.as_ref().or(vm.memory_above.as_ref());
+        nodes.filter(|nodes| all.is_empty() || !all.is_within(nodes))
     }
 
     /// What is printed of it.

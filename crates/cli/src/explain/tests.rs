@@ -170,6 +170,7 @@ fn helpers_memory_and_what_the_guest_says_are_shown() {
     let whole = tables::text(&view, 80);
     let vm = &mut view.host.vms[number];
     vm.seen.memory_nodes = "0,2".parse().ok();
+    view.snapshot.pcpus[0].node = Some(1);
     let vcpu = |id, online| GuestVcpu {
         id,
         online,
@@ -189,6 +190,25 @@ fn helpers_memory_and_what_the_guest_says_are_shown() {
         (&json["vms"][0]["memory_nodes"], &json["vms"][0]["guest"]["runnable"]),
         (&"0,2".into(), &3.into())
     );
+    let seen = &mut view.host.vms[number].seen;
+    (seen.memory_nodes, seen.memory_above) = ("0-1".parse().ok(), None);
+    let shown = |view: &View| {
+        let json = document::json(view, Some(number), false).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let text = derivation::text(view, number, 80);
+        let line = text.split_once("\nMemory\n  ").map(|(_, rest)| rest.lines().next().unwrap().to_owned());
+        (json["vms"][0]["memory_nodes"].as_str().map(str::to_owned), line)
+    };
+    assert_eq!(shown(&view), (None, None), "it leaves none out");
+    let group = view.host.vms[number].seen.whole.take();
+    view.host.vms[number].seen.memory_nodes = "1".parse().ok();
+    let told = |by: &str| (Some("1".into()), Some(format!("from NUMA node 1 only ({by})")));
+    assert_eq!(shown(&view), told("numatune"));
+    view.host.vms[number].seen.whole = group;
+    assert_eq!(shown(&view), told("cpuset.mems"));
+    let seen = &mut view.host.vms[number].seen;
+    (seen.memory_nodes, seen.memory_above) = (None, "1".parse().ok());
+    assert_eq!(shown(&view), told("cpuset.mems of a group above it"));
     assert_eq!(tables::text(&view, 80), whole, "tables are of all VMs: nothing of this is in them");
 
     // Helpers, in an estimate of their own.

@@ -143,6 +143,9 @@ pub struct VmState {
     pub began: Option<Time>,
     /// NUMA nodes that its memory may come from; `None` if nothing is said.
     pub memory_nodes: Option<CpuSet>,
+    /// Of a control group of which nothing is said: those that the groups above leave its memory; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_above: Option<CpuSet>,
     /// What the guest itself says.
     pub guest: Option<GuestView>,
     /// Its owner asked that nothing of it be changed (libvirt: metadata of the domain, see `docs/operating.md`).

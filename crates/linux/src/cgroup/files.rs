@@ -153,6 +153,12 @@ pub(crate) fn mems(root: &Root, version: Version, dir: &str) -> Result<Option<(C
     Ok(Some((nodes, version == Version::V2 || migrate()? == Some(1))))
 }
 
+/// The NUMA nodes that the groups above leave a group of v2 that says none; `None` where there is no such file.
+pub(crate) fn mems_above(root: &Root, dir: &str) -> Result<Option<CpuSet>, ReadError> {
+    let parse = |text: &str| text.parse().ok();
+    optional(value(root, &format!("{dir}/cpuset.mems.effective"), "list of nodes, as in 0-1", parse))
+}
+
 /// Whether `dir` is the root of its hierarchy, not merely the topmost group that is visible:
 /// the kernel gives some files only to roots (v1) or only to others (v2).
 pub(crate) fn is_root(root: &Root, version: Version, dir: &str) -> bool {

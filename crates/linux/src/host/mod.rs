@@ -362,6 +362,7 @@ impl HostReader {
             cpus,
             no_cpuset: known.settings.no_cpuset,
             memory_nodes: known.settings.mems.as_ref().map(|(nodes, _)| nodes.clone()),
+            memory_above: known.settings.mems_above.clone(),
             memory_moves: known.settings.mems.as_ref().is_some_and(|(_, moves)| *moves),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },
             cache: g.view.monitors.of(&self.kept.root, || known.tally.threads(), BTreeSet::new),

@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) no_cpuset: Option<&'static str>,
     /// The nodes that are set for its memory, and whether that moves with them.
     pub(crate) mems: Option<(CpuSet, bool)>,
+    /// Where none are set: those that the groups above leave it (v2).
+    pub(crate) mems_above: Option<CpuSet>,
 }
 
 impl Tree {
@@ -125,10 +127,11 @@ impl Tree {
         };
         // Without one of its own, the nearest above it holds a group of v2; of v1 its threads may be in any.
         let unified = self.cpuset.as_ref().is_some_and(|found| found.version == Version::V2);
-        let mut above = path.rmatch_indices('/').map(|(end, _)| &path[..end]);
+        let above = path.rmatch_indices('/').map(|(end, _)| &path[..end]);
         let cpuset = match cpuset {
             Err(_) if shut => None,
             Ok(None) if unified => above
+                .clone()
                 .find_map(|path| cpuset_of(path).transpose())
                 .transpose()
                 .unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
@@ -136,7 +139,15 @@ impl Tree {
         };
         let mems = self.cpuset_dir(path).map_or(Ok(None), |(version, dir)| files::mems(root, version, &dir));
         let mems = mems.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e));
-        (Settings { cpuset: cpuset.map(|set| set.value), no_cpuset, mems, ..shares }, errors)
+        let mut dirs = [path].into_iter().chain(above).filter_map(|path| self.cpuset_dir(path));
+        let mems_above = match &mems {
+            None if unified => dirs
+                .find_map(|(_, dir)| files::mems_above(root, &dir).transpose())
+                .transpose()
+                .unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
+            _ => None,
+        };
+        (Settings { cpuset: cpuset.map(|set| set.value), no_cpuset, mems, mems_above, ..shares }, errors)
     }
 
     /// How often its bandwidth limit stopped a group; `None` where it is not counted.
@@ -253,6 +264,31 @@ mod tests {
         assert_eq!((whole.weight, errors.len()), (Some(Weight(50.0)), 1));
         let (shares, errors) = tree.shares(&root, "/a");
         assert_eq!((shares.weight, errors.len()), (Some(Weight(50.0)), 0));
+    }
+
+    #[test]
+    fn where_a_group_of_v2_says_no_nodes_those_of_the_nearest_group_above_count() {
+        let (_dir, root) = testing::tree(&[
+            ("proc/self/mountinfo", "25 22 0:22 / /cg rw - cgroup2 cgroup2 rw\n"),
+            ("cg/cgroup.controllers", "cpu cpuset\n"),
+            ("cg/a/cpuset.mems", "\n"),
+            ("cg/a/cpuset.mems.effective", "1\n"),
+            ("cg/a/b/cpu.weight", "50\n"),
+            ("cg/c/cpuset.mems", "0\n"),
+            ("cg/c/cpuset.mems.effective", "0\n"),
+        ]);
+        let tree = Tree::open(&root).unwrap();
+        let of = |path| {
+            let (settings, errors) = tree.settings(&root, path);
+            assert!(errors.is_empty(), "{errors:?}");
+            (
+                settings.mems.map(|(nodes, _)| nodes.to_string()),
+                settings.mems_above.map(|set| set.to_string()),
+            )
+        };
+        assert_eq!(of("/a"), (None, Some("1".into())));
+        assert_eq!(of("/a/b"), (None, Some("1".into())));
+        assert_eq!(of("/c"), (Some("0".into()), None));
     }
 
     #[test]

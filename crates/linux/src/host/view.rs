@@ -63,6 +63,8 @@ pub struct VmGroup {
     pub no_cpuset: Option<&'static str>,
     /// The NUMA nodes that are set for its memory; `None` if nothing is set.
     pub memory_nodes: Option<CpuSet>,
+    /// Where nothing is set: those that the groups above leave it; `None` if that is not known.
+    pub memory_above: Option<CpuSet>,
     /// Whether memory moves when these are changed.
     pub memory_moves: bool,
     /// What everything in it used and waited for; `None` each if unread or not asked for.
@@ -100,6 +102,7 @@ impl VmGroup {
             fixed,
             slices: self.slices,
             memory_nodes: self.memory_nodes,
+            memory_above: self.memory_above,
             cpuset: self.cpuset,
             ..VmState::default()
         }
