@@ -427,6 +427,10 @@ impl Keeper {
             return Err(error);
         }
         self.earlier.remove(&(vm.clone(), *lever));
+        // From now on the machine knows when it was asked.
+        if *lever == Lever::Online && (done.is_ok() || machine.lets_go(vm).is_some()) {
+            self.left.remove(vm);
+        }
         reach("written");
         let read = machine.current(vm, *lever);
         let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
@@ -512,11 +516,16 @@ impl Keeper {
     /// another value is somebody else's. Whether there is some. Guests are asked while there is time.
     fn arrive(&mut self, machine: &mut dyn Act, snapshot: &Snapshot, in_time: &dyn Fn() -> bool) -> bool {
         let mut arrived = false;
+        for vm in &snapshot.vms {
+            if let Some(since) = self.left.get_mut(&vm.id) {
+                since.get_or_insert(snapshot.at);
+            }
+        }
         for entry in self.journal.entries_mut().iter_mut().filter(|entry| entry.pending) {
             let Some(to) = entry.wrote.last().cloned() else { continue };
             let Some(vm) = snapshot.vms.iter().find(|seen| seen.id == entry.vm) else { continue };
-            let left = self.left.get_mut(&entry.vm).filter(|_| entry.lever == Lever::Online);
-            let left = left.map(|since| snapshot.at.since(*since.get_or_insert(snapshot.at)));
+            let left = self.left.get(&entry.vm).filter(|_| entry.lever == Lever::Online);
+            let left = left.map(|since| since.map_or(Duration::ZERO, |since| snapshot.at.since(since)));
             let seen = match entry.lever {
                 Lever::Online if self.late.contains(&entry.vm) || !in_time() => continue,
                 Lever::Online => Some(Value::Vcpus(vm.online())),
@@ -549,6 +558,10 @@ impl Keeper {
                 }
                 Err(_) => {}
             }
+        }
+        if arrived {
+            // Of what another run asked for nothing came.
+            self.journal.retain(|entry| !entry.wrote.is_empty());
         }
         arrived
     }

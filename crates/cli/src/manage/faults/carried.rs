@@ -165,6 +165,20 @@ fn came(settings: Vec<Setting>, unknown: bool) -> (tempfile::TempDir, Story) {
     (dir, story)
 }
 
+/// The note says that nothing was on its way when it was made.
+#[test]
+fn vcpus_that_somebody_put_back_before_their_vm_came_are_nobodys_change() {
+    for (times, ours) in [(2, false), (1, true)] {
+        let (_dir, mut story) = begun();
+        let wrote = vec![first(2); times];
+        let settings = vec![Setting { lever: Lever::Online, original: first(VCPUS), wrote }];
+        story.machine.kept.insert(1, serde_json::to_string(&Note { corefit: 1, settings }).unwrap());
+        story.step(&[], None);
+        let keeper = story.keeper.as_ref().unwrap();
+        assert_eq!(keeper.entries().len(), usize::from(ours), "it may yet let go of some: {ours}");
+    }
+}
+
 #[test]
 fn a_vm_that_goes_back_to_where_it_came_from_brings_what_its_settings_were_there() {
     let pcpus = |list: &str| Value::Pcpus(list.parse().unwrap());

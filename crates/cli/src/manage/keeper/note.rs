@@ -324,7 +324,7 @@ impl Keeper {
             entry = found;
         }
         // Its guest may yet let go of what it was asked for.
-        let may_go = |current: &Value| is_news && may_shrink(&entry, current);
+        let may_go = |current: &Value| is_news && entry.pending && may_shrink(&entry, current);
         let no_more =
             |current: &Value| same(current, &entry.original) && !may_go(current) || !is_ours(&entry, current);
         if current.as_ref().is_some_and(no_more) {
