@@ -332,7 +332,8 @@ fn said(vm: &VmStatus) -> Vec<String> {
     let starves = (vm.starves == Some(true)).then_some(
         "starves: it has had less than it wants, was granted or should get for half a minute".to_owned(),
     );
-    let kept = (vm.granted == Some(Cpus(0.0)) && vm.online.is_some_and(|online| online > 0)).then_some(
+    let sized = vm.left_alone.is_none() && vm.not_sized.is_none();
+    let kept = (sized && vm.granted == Some(Cpus(0.0)) && vm.online.is_some_and(|online| online > 0)).then_some(
         "granted 0: it keeps the fewest that it may have, one at least, for no VM is without a vCPU, and no cpuset empty".to_owned(),
     );
     let why = |what: &str, why: &Option<String>| {
@@ -469,17 +470,17 @@ mod tests {
             name: name.into(),
             granted: Some(Cpus(granted)),
             online: Some(online),
-            not_sized: Some("no agent".into()),
+            not_sized: (name != "a").then(|| "no agent".into()),
             ..VmStatus::default()
         };
-        let vms = vec![vm("a", 0.0, 1), vm("b", 1.0, 1), vm("c", 0.0, 0)];
+        let vms = vec![vm("a", 0.0, 1), vm("b", 1.0, 1), vm("c", 0.0, 8)];
         let text = table(&Status { vms, notes: vec!["a: x".into(), "b: x".into()], ..Status::default() });
         let below: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("a: ")).collect();
         assert!(
             below[0].starts_with("a: granted 0: it keeps the fewest that it may have, one at least"),
             "{text}"
         );
-        assert_eq!(below[1..], ["a, b and c, each: is not sized: no agent", "note: a and b, each: x"]);
+        assert_eq!(below[1..], ["b and c, each: is not sized: no agent", "note: a and b, each: x"]);
     }
 
     #[test]

@@ -267,10 +267,13 @@ fn affects(vm: &Vm) -> &'static str {
 /// A change of a control group: by docker, by systemd, or by hand.
 fn group(vm: &Vm, docker: &str, systemd: &str, file: &str) -> String {
     let last = vm.name.rsplit('/').next().unwrap_or(&vm.name);
-    if vm.name.starts_with("/docker/") {
+    let mut above = vm.name.rsplit('/').skip(1).filter(|group| !group.is_empty());
+    if vm.name.strip_prefix("/docker/").is_some_and(|id| !id.contains('/')) {
         return format!("docker update {docker} {}", quoted(last));
     }
-    if [".service", ".slice", ".scope"].iter().any(|kind| last.ends_with(kind)) {
+    // What is in a service is another systemd's, of a user or a container: a unit of that name of this one is not it.
+    let ours = above.all(|group| group.ends_with(".slice"));
+    if ours && [".service", ".slice", ".scope"].iter().any(|kind| last.ends_with(kind)) {
         return format!("systemctl set-property {} {systemd}", quoted(last));
     }
     format!("write {file} of {}", vm.name)
@@ -292,6 +295,17 @@ fn quoted(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unit_is_asked_for_of_the_systemd_that_has_it_and_a_container_by_its_id_only() {
+        let cure = |name: &str| group(&Vm { name: name.into(), ..Vm::default() }, "-d", "-s", "f");
+        assert_eq!(cure("/system.slice/a.service"), "systemctl set-property a.service -s");
+        assert_eq!(cure("/docker/01ef"), "docker update -d 01ef");
+        for name in ["/user.slice/user@1.service/app.slice", "/lxc.payload.c1/a.service", "/docker/01ef/init"]
+        {
+            assert_eq!(cure(name), format!("write f of {name}"));
+        }
+    }
 
     #[test]
     fn commands_are_for_what_differs_and_correct_the_node_affinity_with_it() {

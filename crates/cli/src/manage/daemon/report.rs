@@ -9,7 +9,6 @@ use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmEstimate, VmI
 
 use super::went::{changed, of};
 use super::{Daemon, notes};
-use crate::alike::alike;
 use crate::manage::Keeper;
 use crate::manage::keeper::LEFT_UNTIL;
 use crate::manage::log::{self, Level, log};
@@ -75,12 +74,13 @@ impl Daemon<'_> {
         self.unwritten.iter().cloned().chain(left).chain(self.notes.iter().cloned())
     }
 
-    /// Notes, each once; those that say the same of several VMs in one line.
+    /// Notes, each once.
     pub(super) fn say(&mut self, notes: &[String]) {
         let _many = log::many();
-        let new: Vec<&String> = notes.iter().filter(|note| self.told.is_new(note, "")).collect();
-        for note in alike(new) {
-            log(Level::Info, "note", &[("what", note)]);
+        for note in notes {
+            if self.told.is_new(note, "") {
+                log(Level::Info, "note", &[("what", note.clone())]);
+            }
         }
     }
 
@@ -234,22 +234,6 @@ mod tests {
         // Before a second is over one look is all that is known, of which each may be anything from 0.3 to 0.7.
         let all: Vec<Option<Cpus>> = (0..42).map(|_| shown()).skip(11).collect();
         assert!(all.iter().all(|used| used.is_some_and(|used| (0.4..0.55).contains(&used.0))), "{all:?}");
-    }
-
-    #[test]
-    fn notes_that_say_the_same_of_several_are_one_line_and_later_only_of_who_is_new() {
-        let args = arguments();
-        let mut daemon = looking(&args);
-        let mut said = |names: &[&str]| {
-            let notes: Vec<String> =
-                names.iter().map(|name| format!("{name}: left alone: its rule says exclude")).collect();
-            log::testing::said(|| daemon.say(&notes)).into_iter().map(|(_, line)| line).collect::<Vec<_>>()
-        };
-        let [line] = &said(&["/a", "/b"])[..] else { panic!() };
-        assert!(line.contains("/a and /b, each: left alone: its rule says exclude"), "{line}");
-        let [line] = &said(&["/a", "/b", "/c"])[..] else { panic!() };
-        assert!(line.contains("\"/c: left alone") && !line.contains("each"), "{line}");
-        assert!(said(&["/a", "/b", "/c"]).is_empty());
     }
 
     #[test]
