@@ -428,7 +428,7 @@ impl Keeper {
         }
         self.earlier.remove(&(vm.clone(), *lever));
         // From now on the machine knows when it was asked.
-        if *lever == Lever::Online && (done.is_ok() || machine.lets_go(vm).is_some()) {
+        if *lever == Lever::Online && (done.is_ok() || was.is_none() || machine.lets_go(vm).is_some()) {
             self.left.remove(vm);
         }
         reach("written");

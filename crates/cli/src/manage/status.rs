@@ -334,7 +334,7 @@ fn said(vm: &VmStatus) -> Vec<String> {
     );
     let sized = vm.left_alone.is_none() && vm.not_sized.is_none();
     let kept = (sized && vm.granted == Some(Cpus(0.0)) && vm.online.is_some_and(|online| online > 0)).then_some(
-        "granted 0: it keeps the fewest that it may have, one at least, for no VM is without a vCPU, and no cpuset empty".to_owned(),
+        "granted 0: it is to keep the fewest that it may have, one at least, for no VM is without a vCPU, and no cpuset empty".to_owned(),
     );
     let why = |what: &str, why: &Option<String>| {
         why.as_ref().map(|why| format!("{what}: {}", printable::text(why)))
@@ -477,7 +477,7 @@ mod tests {
         let text = table(&Status { vms, notes: vec!["a: x".into(), "b: x".into()], ..Status::default() });
         let below: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("a: ")).collect();
         assert!(
-            below[0].starts_with("a: granted 0: it keeps the fewest that it may have, one at least"),
+            below[0].starts_with("a: granted 0: it is to keep the fewest that it may have, one at least"),
             "{text}"
         );
         assert_eq!(below[1..], ["b and c, each: is not sized: no agent", "note: a and b, each: x"]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::demand::Monitored;
 use crate::Time;
 
-/// What was seen longer ago counts no more. Of a look a second, six answers of an agent (5 s; two of one whose guest rests); it may miss one and be asked again after twice
+/// What was seen longer ago counts no more. Of a look a second, six answers of an agent (5 s; one of one whose guest rests); it may miss one and be asked again after twice
 /// as long. What the mean that forgets most slowly (gamma 0.2) has of looks before that is 0.1 %. Ours.
 const LATELY: Duration = Duration::from_secs(30);
 

@@ -271,20 +271,23 @@ fn a_guest_that_did_nothing_in_the_minute_after_its_vm_came_does_nothing_more() 
 /// What it was asked for here is known, however long ago another run asked.
 #[test]
 fn what_a_guest_does_late_of_what_this_run_asked_is_ours_a_minute_after_another_run() {
-    let (_dir, mut story) = begun();
-    story.step(&[story.action(1, Lever::Online, first(3))], None);
-    story.keeper = None;
-    story.start(None);
-    story.step(&[], None);
-    story.now = story.now + Duration::from_secs(61);
-    story.machine.lying.insert(1);
-    story.apply(&[story.action(1, Lever::Online, first(1))]);
-    (0..2).for_each(|_| story.step(&[], None));
-    assert_eq!(pending(&story), [true]);
-    story.machine.write(1, Lever::Online, &first(1)).unwrap();
-    story.machine.heal();
-    story.end();
-    story.check().unwrap();
+    for tardy in [false, true] {
+        let (_dir, mut story) = begun();
+        story.step(&[story.action(1, Lever::Online, first(3))], None);
+        story.keeper = None;
+        story.start(None);
+        story.step(&[], None);
+        story.now = story.now + Duration::from_secs(61);
+        story.machine.lying.extend((!tardy).then_some(1));
+        story.machine.tardy.extend(tardy.then_some(1));
+        story.apply(&[story.action(1, Lever::Online, first(1))]);
+        story.machine.heal();
+        (0..2).for_each(|_| story.step(&[], None));
+        assert_eq!(pending(&story), [true], "{tardy}");
+        story.machine.write(1, Lever::Online, &first(1)).unwrap();
+        story.end();
+        story.check().unwrap();
+    }
 }
 
 /// Somebody makes so many vCPUs of those of the VM, and a kill follows: that is not undone.

@@ -11,8 +11,7 @@ use crate::manage::journal::Entry;
 
 /// What guests are told is written again after so long, for it counts 60 s there; after half of that to who did not hear it.
 pub(super) const TELL_AGAIN: Duration = Duration::from_secs(30);
-/// A guest that took longer than this to be told is left alone for so many times as long as it took.
-const SLOW: Duration = Duration::from_secs(1);
+/// A guest that takes its time to be told is left alone for so many times as long, if that is longer.
 const SLOW_RESTS: u32 = 10;
 
 impl Keeper {
@@ -43,16 +42,17 @@ impl Keeper {
             }
             // Whoever does not hear it falls back on what it sees itself, and may answer other questions.
             if let Some(value) = entry.wrote.last() {
-                let _ = self.say(machine, &entry.vm, value, now);
+                let _ = self.say(machine, &entry.vm, value, now).map(|()| self.heard(&entry.vm, value));
             }
         }
     }
 
-    /// Whether a guest is only to be told something else: that it is told something stands in the journal, on disk, and in its VM's note, if it
-    /// can have one, and whatever is in its file is taken back by that. So nothing is asked or written before it.
+    /// Whether a guest is only to be told something else: that this run tells it something stands in the journal, on disk, and in its VM's note,
+    /// if it can have one, and whatever is in its file is taken back by that. So nothing is asked or written before it.
     pub(super) fn is_told(&self, action: &Action) -> bool {
-        let is_it = |entry: &Entry| entry.lever == Lever::Told && !entry.pending && !self.owes(entry);
+        let is_it = |entry: &Entry| entry.lever == Lever::Told && !self.owes(entry);
         action.lever == Lever::Told
+            && self.told_at.contains_key(&action.vm)
             && self.journal.entries_of(&action.vm).any(is_it)
             && !self.mute.contains(&action.vm)
             && self.journal.is_on_disk(&action.vm, action.lever)
@@ -66,21 +66,26 @@ impl Keeper {
         now: Time,
     ) -> Result<Value, MachineError> {
         let said = self.say(machine, &action.vm, &action.to, now);
-        if let Some(entry) = self.journal.find(&action.vm, Lever::Told) {
-            match &said {
-                Ok(()) => entry.wrote = vec![action.to.clone()],
-                // It may come yet.
-                Err(MachineError::Gone(_)) => {
+        match &said {
+            Ok(()) => self.heard(&action.vm, &action.to),
+            // It may come yet.
+            Err(MachineError::Gone(_)) => {
+                self.late.insert(action.vm.clone());
+                if let Some(entry) = self.journal.find(&action.vm, Lever::Told) {
                     entry.ours(action.to.clone());
                     entry.pending = true;
                 }
-                Err(_) => {}
             }
-        }
-        if matches!(said, Err(MachineError::Gone(_))) {
-            self.late.insert(action.vm.clone());
+            Err(_) => {}
         }
         said.map(|()| action.to.clone())
+    }
+
+    /// This is what a guest is told now, whatever it did not hear before.
+    fn heard(&mut self, vm: &VmId, value: &Value) {
+        if let Some(entry) = self.journal.find(vm, Lever::Told) {
+            (entry.wrote, entry.pending) = (vec![value.clone()], false);
+        }
     }
 
     fn say(
@@ -112,7 +117,7 @@ pub(super) fn same_but_told(a: &[Entry], b: &[Entry]) -> bool {
 /// After how long a guest is told again that took so long: of those that take their time each uses up a tenth of it at most.
 fn rest(took: Duration, heard: bool) -> Duration {
     let usual = if heard { TELL_AGAIN } else { TELL_AGAIN / 2 };
-    if took > SLOW { usual.max(SLOW_RESTS * took) } else { usual }
+    usual.max(SLOW_RESTS * took)
 }
 
 #[cfg(test)]
@@ -222,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_something_else_is_only_told_it_unless_he_did_not_hear_it_or_has_no_note() {
+    fn who_is_told_something_else_is_only_told_it_unless_its_vm_has_no_note() {
         let (dir, mut keeper) = told();
         keeper.journal.write().unwrap();
         keeper.forget_earlier();
@@ -236,8 +241,9 @@ mod tests {
         let on_disk: Vec<_> = entries.iter().map(|entry| (entry.wrote.last(), entry.pending)).collect();
         let [one, three] = [1.0, 3.0].map(|cpus| Value::Told(Some(Cpus(cpus))));
         assert_eq!(on_disk, [(Some(&three), false), (Some(&three), true), (Some(&one), false)]);
-        let (came, asked) = tell(&mut keeper, &mut guests, &b, 3.0);
-        assert!(!came && asked > 0, "what came of it is not known");
+        guests.silent = None;
+        assert_eq!(tell(&mut keeper, &mut guests, &b, 4.0), (true, 0));
+        assert!(keeper.journal.entries().iter().all(|entry| !entry.pending) && keeper.late.is_empty());
         keeper.mute.insert(c.clone());
         let (came, asked) = tell(&mut keeper, &mut guests, &c, 3.0);
         assert!(came && asked > 0 && keeper.mute.is_empty(), "its VM carries a note now");
@@ -251,8 +257,9 @@ mod tests {
         keeper.forget_earlier();
         std::fs::remove_dir_all(dir.path()).unwrap();
         let mut guests = Guests { heard: BTreeSet::new(), slow: Duration::ZERO, silent: None, asked: 0 };
-        for cpus in [3.0, 4.0] {
-            assert_eq!(tell(&mut keeper, &mut guests, &VmId("a".into()), cpus), (true, 0));
+        for (cpus, hears) in [(3.0, true), (2.0, false), (4.0, true)] {
+            guests.silent = (!hears).then(|| VmId("a".into()));
+            assert_eq!(tell(&mut keeper, &mut guests, &VmId("a".into()), cpus), (hears, 0));
         }
         assert!(!tell(&mut keeper, &mut guests, &VmId("other".into()), 3.0).0);
         assert_eq!(guests.heard, BTreeSet::from([VmId("a".into())]));
