@@ -34,8 +34,8 @@ pub enum Kind {
     Tables,
 }
 
-/// "At most nine digits": the largest of them.
-pub const NINE_DIGITS: i64 = 999_999_999;
+/// The largest number of at most nine digits.
+pub const NINE_DIGITS: i64 = corefit_core::decide::NINE_DIGITS as i64;
 const SIZES: &[&str] = &["none", "vcpu-bal", "vscale", "pcpu-est", "corefit"];
 const HELPERS: &[&str] = &["none", "light"];
 const SHAPES: &[&str] = &["none", "burst", "long-period", "proportional", "slice", "corefit"];

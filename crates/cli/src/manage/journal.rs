@@ -161,7 +161,10 @@ impl Journal {
 
     /// Whether the file says that a setting is changed, whatever to.
     pub(crate) fn is_on_disk(&self, vm: &VmId, lever: Lever) -> bool {
-        self.on_disk.iter().any(|entry| entry.lever == lever && entry.vm == *vm)
+        let is_it = |entry: &Entry| entry.lever == lever && entry.vm == *vm;
+        // Mostly in the same place as here.
+        let places = self.of.get(vm).into_iter().flatten();
+        places.filter_map(|at| self.on_disk.get(*at)).any(is_it) || self.on_disk.iter().any(is_it)
     }
 
     /// Has on disk what is here, which costs nothing where it is so already.

@@ -48,7 +48,9 @@ pub use controller::{Controller, Step, Usual};
 pub use gain::Brought;
 pub use granting::Given;
 pub use part::each as each_vcpu;
-pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
+pub use policy::{
+    Arbiter, Forecast, Helpers, NINE_DIGITS, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher,
+};
 pub use shape::shaped_after;
 
 use crate::machine::{Lever, MachineError, Snapshot, Value, VmId, VmState};

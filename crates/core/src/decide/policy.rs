@@ -12,6 +12,9 @@ use crate::place::Class;
 /// A setting that has to be so for longer never changes anything, ms: a day.
 const LONGEST_MS: u64 = 86_400_000;
 
+/// "At most nine digits": the largest of them, in configurations and in what owners of VMs wish.
+pub const NINE_DIGITS: u32 = 999_999_999;
+
 /// Which controllers decide, and how quickly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -1,6 +1,6 @@
 //! What the owner of a VM asks for it in its metadata: `<owner hands-off='yes'/>`, `<owner size='vcpu-bal' max='4'/>`.
 
-use corefit_core::decide::{Rule, Sizer};
+use corefit_core::decide::{NINE_DIGITS, Rule, Sizer};
 use roxmltree::Node;
 
 /// Names the owner's element in a domain's `<metadata>`.
@@ -19,8 +19,6 @@ pub(super) struct Owner {
     pub(super) unclear: Option<String>,
 }
 
-/// "At most nine digits": the largest of them, as in configurations.
-const NINE_DIGITS: u32 = 999_999_999;
 /// More of a key or a value is not repeated, characters.
 const LONGEST: usize = 40;
 
